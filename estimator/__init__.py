@@ -1,0 +1,15 @@
+"""Trains, evaluates, predicts with and exports JAX models from two functions."""
+
+import hooks as hooks
+import input_pipeline as input_pipeline
+from estimator import export as export
+from estimator.checkpoints import CheckpointError as CheckpointError
+from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchError
+from estimator.config import DeviceConfig as DeviceConfig
+from estimator.config import RunConfig as RunConfig
+from estimator.estimator import Estimator as Estimator
+from estimator.model import Functional as Functional
+from estimator.model import ModelContext as ModelContext
+from estimator.spec import EstimatorSpec as EstimatorSpec
+from estimator.spec import ModeKeys as ModeKeys
+from hooks import NanLossError as NanLossError

@@ -1,0 +1,101 @@
+"""How a run behaves: frozen settings, checked when they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from hooks import EverySecs, EverySteps
+from hooks.checks import whole_number
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceConfig:
+    """Which devices a model runs on, and how they share the work.
+
+    Attributes:
+      devices: the `jax.Device`s to use; all of the job's if None.
+      replication: "global": model_fn sees the global batch, sharded over the devices, and
+        numbers do not depend on how many there are.
+    """
+
+    devices: Sequence[Any] | None = None
+    replication: str = "global"
+
+    def __post_init__(self) -> None:
+        if self.replication != "global":
+            raise ValueError(f"replication={self.replication!r} is not known. Use 'global'.")
+        if self.devices is not None and len(self.devices) == 0:
+            raise ValueError("devices=[] leaves nothing to run on. Pass at least one, or None.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """Settings of a run that are not the model's.
+
+    Attributes:
+      model_dir: where checkpoints and summaries go.
+      seed: of parameter initialisation and of the per-step random numbers.
+      iterations_per_loop: steps that run on the device between two looks of the host.
+      save_checkpoints_steps: a checkpoint at every multiple of so many global steps.
+      save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
+      keep_checkpoint_max: newest checkpoints to keep; None keeps all.
+      save_summary_steps: TensorBoard scalars at every multiple; None for none.
+      log_step_count_steps: a log line with loss and speed at every multiple; None for none.
+      host_call_every_n_steps: host_call runs at multiples of so many global steps; what the
+        other steps would send never leaves the device.
+      infeed_buffer_bytes: upper bound of the batches of one transfer to the devices (at
+        least one batch goes in each; two transfers wait while a third is in use). A loop
+        whose batches do not fit runs as several dispatches, back to back.
+      devices: where the model runs.
+    """
+
+    model_dir: str | os.PathLike[str] | None = None
+    seed: int = 0
+    iterations_per_loop: int = 100
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float | None = None
+    keep_checkpoint_max: int | None = 5
+    save_summary_steps: int | None = 100
+    log_step_count_steps: int | None = 100
+    host_call_every_n_steps: int = 1
+    infeed_buffer_bytes: int = 64 * 2**20
+    devices: DeviceConfig = DeviceConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("iterations_per_loop", "host_call_every_n_steps", "infeed_buffer_bytes"):
+            whole_number(name, getattr(self, name))
+        for name in (
+            "save_checkpoints_steps",
+            "keep_checkpoint_max",
+            "save_summary_steps",
+            "log_step_count_steps",
+        ):
+            if getattr(self, name) is not None:
+                whole_number(name, getattr(self, name))
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed must be an int, got {self.seed!r}.")
+        if self.save_checkpoints_secs is not None:
+            if self.save_checkpoints_steps is not None:
+                raise ValueError(
+                    f"save_checkpoints_steps={self.save_checkpoints_steps} and "
+                    f"save_checkpoints_secs={self.save_checkpoints_secs} are both given. "
+                    "Give one of them."
+                )
+            EverySecs(self.save_checkpoints_secs)
+        if not isinstance(self.devices, DeviceConfig):
+            raise TypeError(
+                f"devices must be a DeviceConfig, got {type(self.devices).__name__}. "
+                "Write devices=DeviceConfig(devices=[...])."
+            )
+
+    def save_checkpoints_every(self) -> EverySteps | EverySecs:
+        """Returns when checkpoints are due; the clock of a duration starts now."""
+        if self.save_checkpoints_steps is not None:
+            return EverySteps(self.save_checkpoints_steps)
+        return EverySecs(
+            600 if self.save_checkpoints_secs is None else self.save_checkpoints_secs
+        )
+

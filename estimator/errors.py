@@ -1,0 +1,94 @@
+"""Threads that fail together: whose error the caller gets to see."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from input_pipeline.queue import QueueClosed
+
+logger = logging.getLogger("estimator")
+
+_JOIN_SECS = 5.0
+
+
+class Rendezvous:
+    """Owns the threads of a run, and raises the root cause when any part of it fails.
+
+    Used as a context manager around the run. The first error of a thread, or of the body,
+    closes everything that was registered, which wakes whoever waits on it. On exit all
+    threads are joined, and the error that explains the others is raised in the caller's
+    thread: a closed queue never wins over what closed it. Further errors become its notes.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._errors: list[tuple[str, BaseException]] = []
+        self._closers: list[Callable[[BaseException | None], None]] = []
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def on_close(self, close: Callable[[BaseException | None], None]) -> None:
+        """Registers what to close, with the error or None, when the run ends or fails."""
+        self._closers.append(close)
+
+    def spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
+        """Starts a thread that belongs to the run."""
+        thread = threading.Thread(target=self._run, args=(name, target), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread
+
+    def _run(self, name: str, target: Callable[[], None]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            self._fail(name, error)
+
+    def _fail(self, where: str, error: BaseException) -> None:
+        with self._lock:
+            self._errors.append((where, error))
+        self._close(error)
+
+    def _close(self, error: BaseException | None) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for close in self._closers:
+            close(error)
+
+    def __enter__(self) -> Rendezvous:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            self._fail("main", error)
+        self._close(None)
+        for thread in self._threads:
+            thread.join(_JOIN_SECS)
+            if thread.is_alive():
+                # A thread inside the user's code cannot be stopped from outside; it holds no
+                # lock of ours, and as a daemon it does not keep the process alive.
+                logger.warning(
+                    "Thread %s is still in user code %g s after the run ended; left behind.",
+                    thread.name,
+                    _JOIN_SECS,
+                )
+        self._raise_root_cause(error)
+
+    def _raise_root_cause(self, raised: BaseException | None) -> None:
+        with self._lock:
+            errors = list(self._errors)
+        causes = [item for item in errors if not isinstance(item[1], QueueClosed)] or errors
+        if not causes:
+            return
+        root = causes[0][1]
+        seen = {id(root)}
+        for where, other in causes[1:]:
+            if id(other) not in seen:
+                seen.add(id(other))
+                root.add_note(f"Thread {where!r} failed too: {type(other).__name__}: {other}")
+        if root is not raised:
+            raise root

@@ -1,0 +1,420 @@
+"""The Estimator: train, evaluate, predict with and export the model of a model_fn."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator import checkpoints, evaluation, prediction, training
+from estimator.config import RunConfig
+from estimator.export import PredictOutput, ServingInput
+from estimator.export import write as write_export
+from estimator.job import Job
+from estimator.mesh import Placement
+from estimator.model import RESERVED_PARAMS, Model
+from estimator.programs import Programs
+from estimator.spec import ModeKeys
+from hooks import Hook, SaveListener
+from hooks.checks import whole_number
+
+logger = logging.getLogger("estimator")
+
+InputFn = Callable[..., Any]
+
+
+class Estimator:
+    """Trains, evaluates, predicts with and exports the model of a `model_fn`.
+
+    Args:
+      model_fn: returns an `EstimatorSpec`; called with whichever of `features`, `labels`,
+        `mode`, `params`, `config`, `model` and `context` it names.
+      model_dir: where checkpoints and summaries go; a temporary folder if neither it nor
+        `config.model_dir` is given.
+      config: how to run.
+      params: hyperparameters for model_fn and input_fn, which find `batch_size` and
+        `context` in them besides.
+      train_batch_size: examples of a training step, over all replicas and hosts.
+      eval_batch_size: likewise for evaluation.
+      predict_batch_size: likewise for prediction.
+      model: who holds the variables, if not the linen layers that model_fn makes inline: a
+        `flax.linen` module, a function of `rngs` that builds an `nnx.Module`, or an
+        `est.Functional`.
+
+    Raises:
+      TypeError: an argument of the wrong type, or a model_fn that needs unknown arguments.
+      ValueError: a batch size that does not divide over the replicas, reserved keys in
+        `params`, or two different model_dirs.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        *,
+        train_batch_size: int | None = None,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        model: Any = None,
+    ):
+        config = RunConfig() if config is None else config
+        if not isinstance(config, RunConfig):
+            raise TypeError(f"config must be a RunConfig, got {type(config).__name__}.")
+        params = _checked_params(params)
+        placement = Placement.make(config.devices)
+        self._batch_sizes = {
+            ModeKeys.TRAIN: ("train_batch_size", train_batch_size),
+            ModeKeys.EVAL: ("eval_batch_size", eval_batch_size),
+            ModeKeys.PREDICT: ("predict_batch_size", predict_batch_size),
+        }
+        for name, size in self._batch_sizes.values():
+            if size is not None:
+                placement.check_batch_size(name, size)
+        self._model = Model(
+            model_fn,
+            params=params,
+            config=config,
+            num_replicas=placement.num_replicas,
+            model=model,
+        )
+        self._job = Job(
+            config=config,
+            params=params,
+            model_dir=_chosen_model_dir(model_dir, config),
+            placement=placement,
+            programs=Programs(self._model, placement, config),
+        )
+
+    @property
+    def model_dir(self) -> str:
+        """Where checkpoints and summaries are."""
+        return str(self._job.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        """How this Estimator runs."""
+        return self._job.config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the hyperparameters."""
+        return dict(self._job.params)
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """Returns where `evaluate(name=name)` writes its TensorBoard events."""
+        return str(self._job.model_dir / ("eval" if name is None else f"eval_{name}"))
+
+    def latest_checkpoint(self) -> str | None:
+        """Returns the path of the newest whole checkpoint, or None."""
+        path = checkpoints.latest(self._job.model_dir)
+        return None if path is None else str(path)
+
+    def get_variable_names(self) -> list[str]:
+        """Returns the names of the variables in the newest checkpoint, such as
+        `params/Dense_0/kernel`.
+
+        Raises:
+          FileNotFoundError: there is no checkpoint.
+        """
+        return sorted(checkpoints.variable_shapes(self._trained()))
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Returns a variable of the newest checkpoint.
+
+        Raises:
+          FileNotFoundError: there is no checkpoint.
+          KeyError: it has no such variable.
+        """
+        return checkpoints.read_variable(self._trained(), name)
+
+    def train(
+        self,
+        input_fn: InputFn,
+        hooks: Sequence[Hook] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Sequence[Any] | None = None,
+    ) -> Estimator:
+        """Trains from the newest checkpoint in model_dir, or from the start if there is none.
+
+        The input goes on where that checkpoint left it; if it was at its end, it starts again.
+
+        Args:
+          input_fn: called with whichever of `params`, `mode`, `config` and `context` it
+            names; returns what `input_pipeline.make_source` reads.
+          hooks: run between loops, before the built-in ones.
+          steps: how many steps to train from where training stands.
+          max_steps: global step at which to stop; nothing happens if it is reached already.
+            With neither, training lasts as long as the input.
+          saving_listeners: objects with `before_save(view)` and `after_save(step, path)`, as
+            in `hooks.Hook`.
+
+        Returns:
+          This Estimator. The state is in a checkpoint.
+
+        Raises:
+          TypeError, ValueError: bad arguments, model_fn or input, with words.
+          hooks.NanLossError: a loss was NaN or infinite, unless `hooks` has a NanHook.
+          CheckpointError: a checkpoint could not be written.
+          Whatever model_fn, input_fn, host_call or a hook raises, as itself.
+        """
+        batch_size = self._batch_size(ModeKeys.TRAIN)
+        if steps is not None and max_steps is not None:
+            raise ValueError(
+                f"steps={steps} and max_steps={max_steps} are both given. steps counts from where "
+                "training stands, max_steps is a global step: give one of them."
+            )
+        for name, value in (("steps", steps), ("max_steps", max_steps)):
+            if value is not None:
+                whole_number(name, value)
+        hooks = _checked_hooks(hooks)
+        listeners = _checked_listeners(saving_listeners)
+        checkpoint = checkpoints.latest(self._job.model_dir)
+        first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
+        last_step = max_steps if steps is None else first_step + steps
+        if last_step is not None and first_step >= last_step:
+            logger.info(
+                "Nothing to train: the global step has reached max_steps (%d >= %d).",
+                first_step,
+                last_step,
+            )
+            return self
+        training.train(
+            self._job,
+            input_fn,
+            batch_size=batch_size,
+            hooks=hooks,
+            saving_listeners=listeners,
+            checkpoint=checkpoint,
+            first_step=first_step,
+            last_step=last_step,
+        )
+        return self
+
+    def evaluate(
+        self,
+        input_fn: InputFn,
+        steps: int | None = None,
+        hooks: Sequence[Hook] | None = None,
+        checkpoint_path: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """Evaluates a checkpoint: every example counts once, the last, partial batch included.
+
+        Args:
+          input_fn: as in `train`.
+          steps: batches to evaluate at most; None evaluates to the end of the input.
+          hooks: run between loops.
+          checkpoint_path: the newest one in model_dir if None. If there is none either, the
+            model is evaluated as it is initialised, and a warning says so.
+          name: tells evaluations on different data apart in TensorBoard.
+
+        Returns:
+          `loss`, `global_step` and the metrics by name. Also written as TensorBoard events to
+          `eval_dir(name)`.
+
+        Raises:
+          FileNotFoundError: there is no checkpoint at `checkpoint_path`.
+          TypeError, ValueError: bad arguments, model_fn or input, with words; among them an
+            input without a single batch, and a checkpoint of another model.
+          Whatever model_fn, input_fn, a metric_fn or a hook raises, as itself.
+        """
+        batch_size = self._batch_size(ModeKeys.EVAL)
+        if steps is not None:
+            whole_number("steps", steps)
+        return evaluation.evaluate(
+            self._job,
+            input_fn,
+            batch_size=batch_size,
+            steps=steps,
+            hooks=_checked_hooks(hooks),
+            checkpoint=self._checkpoint(checkpoint_path),
+            summary_dir=self.eval_dir(name),
+        )
+
+    def predict(
+        self,
+        input_fn: InputFn,
+        predict_keys: str | Sequence[str] | None = None,
+        hooks: Sequence[Hook] | None = None,
+        checkpoint_path: str | os.PathLike[str] | None = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Yields predictions for every example, in input order, as they are computed.
+
+        Closing the iterator early stops the work and its threads.
+
+        Args:
+          input_fn: as in `train`; labels are not used.
+          predict_keys: names of the predictions to compute; all if None.
+          hooks: run between loops.
+          checkpoint_path: as in `evaluate`.
+          yield_single_examples: False yields batches `[rows, ...]` instead.
+
+        Yields:
+          What model_fn gives as predictions, in numpy, without the batch dimension.
+
+        Raises:
+          As `evaluate`, but an input without examples just yields nothing. Bad arguments
+          raise at the call, the rest at the first `next`.
+        """
+        batches = prediction.predict(
+            self._job,
+            input_fn,
+            batch_size=self._batch_size(ModeKeys.PREDICT),
+            keys=_checked_keys(predict_keys),
+            hooks=_checked_hooks(hooks),
+            checkpoint=self._checkpoint(checkpoint_path),
+        )
+        return prediction.single_examples(batches) if yield_single_examples else batches
+
+    def export_saved_model(
+        self,
+        export_dir_base: str | os.PathLike[str],
+        serving_input: ServingInput,
+        assets_extra: Mapping[str, str | os.PathLike[str]] | None = None,
+        checkpoint_path: str | os.PathLike[str] | None = None,
+    ) -> str:
+        """Writes the model for serving: programs for cpu, cuda and tpu that take any batch size.
+
+        Args:
+          export_dir_base: the export goes into a folder in it that is named by the time.
+          serving_input: what the model is fed with: `est.export.serving_input(...)`.
+          assets_extra: path below `assets.extra/` -> file or folder to copy there.
+          checkpoint_path: the newest one in model_dir if None.
+
+        Returns:
+          The path of the export, for `est.export.load`. It is whole or absent.
+
+        Raises:
+          FileNotFoundError: there is no checkpoint.
+          ImportError, TypeError, ValueError, OSError: see `export.write`.
+        """
+        if not isinstance(serving_input, ServingInput):
+            raise TypeError(
+                f"serving_input must come from est.export.serving_input(features), got "
+                f"{type(serving_input).__name__}."
+            )
+        path = self._checkpoint(checkpoint_path) or self._trained()
+
+        def serve(variables: Any, features: Any) -> Mapping[str, Any]:
+            spec, _ = self._model.apply(
+                variables,
+                features,
+                None,
+                ModeKeys.PREDICT,
+                step=jax.numpy.int32(0),
+                rng=jax.random.key(self.config.seed),
+                mask=None,
+            )
+            if spec.export_outputs is None:
+                return {"serving_default": PredictOutput(spec.predictions)}
+            return spec.export_outputs
+
+        features = jax.eval_shape(
+            lambda: serving_input.features(
+                {
+                    name: jax.numpy.zeros((1, *spec.shape[1:]), spec.dtype)
+                    for name, spec in serving_input.specs.items()
+                }
+            )
+        )
+        frozen, _ = self._job.frozen(ModeKeys.PREDICT, (features, None), path)
+        export = write_export(
+            export_dir_base,
+            serve,
+            frozen.variables,
+            serving_input,
+            global_step=int(frozen.step),
+            assets_extra=assets_extra,
+        )
+        logger.info("Exported the model of step %d to %s.", int(frozen.step), export)
+        return str(export)
+
+    def _batch_size(self, mode: ModeKeys) -> int:
+        name, size = self._batch_sizes[mode]
+        if size is None:
+            raise ValueError(
+                f"{name} is missing, and this call needs it. Pass Estimator(..., {name}=...)."
+            )
+        return size
+
+    def _checkpoint(self, given: str | os.PathLike[str] | None) -> Path | None:
+        if given is not None:
+            return checkpoints.existing(given)
+        return checkpoints.latest(self._job.model_dir)
+
+    def _trained(self) -> Path:
+        path = checkpoints.latest(self._job.model_dir)
+        if path is None:
+            raise FileNotFoundError(
+                f"There is no checkpoint in {self._job.model_dir}. Call train first."
+            )
+        return path
+
+
+def _checked_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise TypeError(f"params must be a dict, got {type(params).__name__}.")
+    taken = sorted(set(RESERVED_PARAMS) & set(params))
+    if taken:
+        raise ValueError(
+            f"params must not hold {taken}: the Estimator fills them in for model_fn and "
+            "input_fn. Batch sizes are arguments of the Estimator, such as train_batch_size."
+        )
+    return dict(params)
+
+
+def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -> Path:
+    chosen = config.model_dir if given is None else given
+    if chosen is None:
+        chosen = tempfile.mkdtemp(prefix="estimator-")
+        logger.warning("No model_dir was given: checkpoints go to the temporary %s.", chosen)
+    path = Path(chosen)
+    if config.model_dir is not None and Path(config.model_dir) != path:
+        raise ValueError(
+            f"model_dir={str(path)!r} and config.model_dir={str(config.model_dir)!r} differ. "
+            "Give one of them."
+        )
+    return path.absolute()
+
+
+def _checked_hooks(hooks: Sequence[Hook] | None) -> list[Hook]:
+    hooks = list(hooks or ())
+    for hook in hooks:
+        if not isinstance(hook, Hook):
+            raise TypeError(
+                f"hooks must be est.hooks.Hook objects, got {hook!r}. Derive from Hook, and pass "
+                "an instance."
+            )
+    return hooks
+
+
+def _checked_listeners(listeners: Sequence[Any] | None) -> list[SaveListener]:
+    listeners = list(listeners or ())
+    for listener in listeners:
+        if not (hasattr(listener, "before_save") and hasattr(listener, "after_save")):
+            raise TypeError(
+                f"saving_listeners must have the methods before_save(view) and "
+                f"after_save(step, path), got {listener!r}."
+            )
+    return listeners
+
+
+def _checked_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    if keys is None:
+        return None
+    keys = (keys,) if isinstance(keys, str) else tuple(keys)
+    if not keys or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"predict_keys must be names of predictions, got {keys!r}.")
+    return keys

@@ -1,0 +1,168 @@
+"""One evaluation: every example once, sums on the device, the rest on the host."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from estimator.errors import Rendezvous
+from estimator.infeed import Infeed, Piece
+from estimator.job import Job, batch_spec
+from estimator.loops import EvalCarry, EvalOutputs, Frozen, Outputs
+from estimator.metrics import HostMetrics, MeanOverExamples
+from estimator.outfeed import Outfeed
+from estimator.outline import Outline
+from estimator.spec import ModeKeys
+from estimator.train_hooks import open_writer
+from hooks import Hook, HookSequence, LoopView
+
+logger = logging.getLogger("estimator")
+
+
+def evaluate(
+    job: Job,
+    input_fn: Callable[..., Any],
+    *,
+    batch_size: int,
+    steps: int | None,
+    hooks: Sequence[Hook],
+    checkpoint: Path | None,
+    summary_dir: str,
+) -> dict[str, Any]:
+    """Evaluates `checkpoint` (None: untrained variables) and writes the results as summaries.
+
+    See `Estimator.evaluate` for what is returned and raised.
+    """
+    mode = ModeKeys.EVAL
+    source = job.open_source(input_fn, mode, batch_size)
+    spec = batch_spec(source)
+    frozen, outline = job.frozen(mode, spec, checkpoint)
+    with HookSequence(hooks) as sequence:
+        with Rendezvous() as rendezvous:
+            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
+            loop = EvaluationLoop(job, frozen, outline, rendezvous)
+            sequence.begin(job.hook_context(mode, batch_size, step=0, last_step=steps))
+            view = loop.run(infeed, sequence)
+        sequence.end(view)
+    if steps is not None and loop.batches < steps:
+        logger.warning(
+            "input ended after %d of %d evaluation steps: the results are over all of it.",
+            loop.batches,
+            steps,
+        )
+    results = {**loop.results(), "global_step": int(frozen.step)}
+    if job.is_chief:
+        with open_writer(summary_dir) as writer:
+            for name, value in results.items():
+                if isinstance(value, int | float) and name != "global_step":
+                    writer.add_scalar(name, value, results["global_step"])
+    shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
+    logger.info("Evaluation: %s", shown)
+    return results
+
+
+class EvaluationLoop:
+    """Evaluates frozen variables over the batches of an infeed.
+
+    Attributes:
+      batches: evaluated so far.
+    """
+
+    def __init__(self, job: Job, frozen: Frozen, outline: Outline, rendezvous: Rendezvous):
+        self.batches = 0
+        self._job = job
+        self._program = job.programs.evaluate()
+        self._frozen = frozen
+        self._eval_metrics = outline.eval_metrics
+        self._carry = jax.device_put(
+            EvalCarry(batch=np.int32(0), merged=dict(outline.empty_metrics)),
+            job.placement.replicated,
+        )
+        self._means = MeanOverExamples()
+        self._host_metrics = HostMetrics()
+        self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
+
+    def run(self, infeed: Infeed, hooks: HookSequence) -> LoopView:
+        """Runs to the end of the infeed; returns the view of the last loop, all its outputs
+        delivered."""
+        iterations_per_loop = self._job.config.iterations_per_loop
+        view = self._view(self.batches, None, None)
+        stop = False
+        while not stop and (piece := infeed.take(iterations_per_loop)) is not None:
+            before = self.batches
+            hooks.before_loop(before)
+            self._carry, outputs = self._program(
+                self._carry,
+                self._frozen,
+                piece.batches,
+                np.int32(piece.start),
+                np.int32(piece.stop),
+                np.int32(before),
+            )
+            self.batches += piece.steps
+            self._outfeed.put(outputs.every_step, piece.rows)
+            view = self._view(before, piece, outputs)
+            stop = hooks.after_loop(view)
+        self._outfeed.drain()
+        return view
+
+    def results(self) -> dict[str, Any]:
+        """Returns loss and metrics over all examples, once the run has ended without error.
+
+        Raises:
+          ValueError: two metrics share a name.
+        """
+        device = self._means.compute()
+        device |= {name: metric.compute() for name, metric in self._carry.merged.items()}
+        host = self._host_metrics.compute()
+        if shared := set(device) & set(host) or {"global_step"} & set(host):
+            raise ValueError(
+                f"eval_metrics returned {sorted(shared)}, names that loss, global_step or metrics "
+                "already have. Rename them."
+            )
+        return {name: _plain(value) for name, value in (device | host).items()}
+
+    def _deliver(self, outputs: EvalOutputs, rows: np.ndarray) -> None:
+        for index, count in enumerate(rows):
+            count = int(count)
+            self._means.add("loss", outputs.loss[index], count)
+            for name, sums in outputs.metrics.items():
+                self._means.add(name, sums[index], count)
+            if self._eval_metrics is not None:
+                tensors = jax.tree.map(
+                    lambda leaf, index=index, count=count: leaf[index, :count], outputs.tensors
+                )
+                self._host_metrics.add(self._eval_metrics.call(tensors), count)
+
+    def _view(self, before: int, piece: Piece | None, outputs: Outputs | None) -> LoopView:
+        def losses() -> np.ndarray:
+            if piece is None or outputs is None:
+                return np.zeros(0, np.float32)
+            return np.asarray(outputs.every_step.loss)[: piece.steps] / piece.rows
+
+        return LoopView(
+            mode=ModeKeys.EVAL,
+            model_dir=self._job.model_dir,
+            before=before,
+            step=self.batches,
+            elapsed_secs=0.0,
+            input_wait_secs=0.0,
+            examples=0 if piece is None else int(piece.rows.sum()),
+            input_position=None,
+            read_losses=functools.cache(losses),
+            read_metrics=dict,
+            read_state=lambda: jax.tree.map(jnp.copy, self._frozen.variables),
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Returns scalars as Python numbers, and arrays as NumPy's."""
+    array = np.asarray(value)
+    return array.item() if array.ndim == 0 else array

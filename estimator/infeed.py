@@ -1,0 +1,194 @@
+"""The thread that reads the input, stacks it and puts it on the devices, ahead of the loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator.errors import Rendezvous
+from estimator.loops import Batches
+from estimator.mesh import Placement
+from input_pipeline import ClosableQueue, Position, Source, Stack
+
+_IN_FLIGHT = 2
+_FILL_SECS = 1.0
+
+
+class Padding(enum.Enum):
+    """What becomes of the padding of a partial batch."""
+
+    MASKED = "every batch has a mask: one program serves full and partial batches"
+    MASKED_IF_ANY = "a mask comes only with stacks that have padding"
+    CUT = "a partial batch goes alone, at its true size"
+    KEPT = "padding is computed on and cut from the results"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Consecutive batches of one transfer, for one dispatch.
+
+    Attributes:
+      batches: the whole transfer, on the devices.
+      start: first batch of the piece in it.
+      stop: behind the last one.
+      rows: `[stop - start]` real examples of each batch.
+      position: where the input stands after the piece.
+    """
+
+    batches: Batches
+    start: int
+    stop: int
+    rows: np.ndarray
+    position: Position
+
+    @property
+    def steps(self) -> int:
+        return self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True)
+class _Transfer:
+    batches: Batches
+    stack: Stack
+
+
+class Infeed:
+    """Reads `source` on a thread; `take` hands out pieces of what is already on the devices.
+
+    Args:
+      source: read by the thread from now on, and closed when the run ends.
+      rendezvous: owns the thread, and carries its errors.
+      placement: where the batches go.
+      capacity: batches stacked in one transfer.
+      limit: batches to read at most; None reads to the end.
+      padding: what becomes of partial batches.
+      labels: whether the model takes the labels too.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        rendezvous: Rendezvous,
+        placement: Placement,
+        *,
+        capacity: int,
+        limit: int | None,
+        padding: Padding,
+        labels: bool = True,
+    ):
+        self._source = source
+        self._placement = placement
+        self._capacity = capacity
+        self._limit = limit
+        self._padding = padding
+        self._labels = labels
+        self._queue: ClosableQueue[_Transfer] = ClosableQueue(_IN_FLIGHT, name="infeed")
+        self._current: _Transfer | None = None
+        self._offset = 0
+        self.wait_secs = 0.0
+        rendezvous.on_close(self._queue.close)
+        rendezvous.on_close(lambda error: source.close())
+        rendezvous.spawn("infeed", self._pump)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `take` has something to return at once (the end of the input included)."""
+        return self._left_in_transfer() > 0 or self._queue.ready
+
+    def _left_in_transfer(self) -> int:
+        return 0 if self._current is None else self._current.stack.steps - self._offset
+
+    def take(self, at_most: int) -> Piece | None:
+        """Returns the next piece, of 1 to `at_most` batches, or None at the end of the input.
+
+        Waits until it is there; `wait_secs` counts for how long. Raises the error of the
+        input as itself.
+        """
+        if self._left_in_transfer() == 0:
+            started = time.monotonic()
+            self._current = self._queue.get()
+            self._offset = 0
+            self.wait_secs += time.monotonic() - started
+        if self._current is None:
+            return None
+        stack = self._current.stack
+        start, stop = self._offset, min(self._offset + at_most, stack.steps)
+        self._offset = stop
+        return Piece(
+            batches=self._current.batches,
+            start=start,
+            stop=stop,
+            rows=stack.rows[start:stop],
+            position=stack.positions[stop - 1],
+        )
+
+    def _pump(self) -> None:
+        left = self._limit
+        while left is None or left > 0:
+            count = self._capacity if left is None else min(self._capacity, left)
+            stack = self._source.read(count, capacity=self._capacity, fill_secs=_FILL_SECS)
+            if stack is None:
+                break
+            if left is not None:
+                left -= stack.steps
+            for part in self._parts(stack):
+                self._queue.put(_Transfer(self._to_devices(part), part))
+        self._queue.finish()
+
+    def _parts(self, stack: Stack) -> Iterator[Stack]:
+        """Yields the stack, or runs of its full batches and its partial ones each alone."""
+        if self._padding is not Padding.CUT:
+            yield stack
+            return
+        begin = 0
+        for index, rows in enumerate(stack.rows):
+            if rows < self._source.batch_size:
+                if index > begin:
+                    yield _full_batches(stack, begin, index)
+                yield _partial_batch(stack, index)
+                begin = index + 1
+        if begin < stack.steps:
+            yield _full_batches(stack, begin, stack.steps)
+
+    def _to_devices(self, stack: Stack) -> Batches:
+        mask = None
+        leaf = jax.tree.leaves(stack.features)[0]
+        capacity, batch_size = leaf.shape[:2]
+        padded = bool((stack.rows < batch_size).any())
+        if self._padding is Padding.MASKED or (self._padding is Padding.MASKED_IF_ANY and padded):
+            rows = np.zeros(capacity, np.int32)
+            rows[: stack.steps] = stack.rows
+            mask = np.arange(batch_size) < rows[:, None]
+        batches = Batches(stack.features, stack.labels if self._labels else None, mask)
+        return jax.device_put(batches, self._placement.for_batch_size(batch_size))
+
+
+def _full_batches(stack: Stack, begin: int, end: int) -> Stack:
+    # From the start, the arrays stay whole: their shape is the one that is compiled for.
+    arrays = (stack.features, stack.labels)
+    if begin > 0:
+        arrays = jax.tree.map(lambda leaf: leaf[begin:end], arrays)
+    return _part(stack, begin, end, arrays)
+
+
+def _partial_batch(stack: Stack, index: int) -> Stack:
+    rows = int(stack.rows[index])
+    arrays = jax.tree.map(
+        lambda leaf: leaf[index : index + 1, :rows], (stack.features, stack.labels)
+    )
+    return _part(stack, index, index + 1, arrays)
+
+
+def _part(stack: Stack, begin: int, end: int, arrays: tuple[Any, Any]) -> Stack:
+    return Stack(
+        features=arrays[0],
+        labels=arrays[1],
+        rows=stack.rows[begin:end],
+        positions=stack.positions[begin:end],
+    )

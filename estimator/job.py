@@ -1,0 +1,141 @@
+"""What training, evaluation and prediction of one Estimator share, and how each is set up."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator import checkpoints
+from estimator.config import RunConfig
+from estimator.errors import Rendezvous
+from estimator.infeed import Infeed, Padding
+from estimator.inputs import open_source
+from estimator.loops import Frozen
+from estimator.mesh import Placement
+from estimator.outline import Outline
+from estimator.programs import BatchSpec, Programs
+from estimator.spec import ModeKeys
+from hooks import HookContext
+from input_pipeline import Source
+
+logger = logging.getLogger("estimator")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """One model with its settings, its devices and its folder.
+
+    Attributes:
+      config: how it runs.
+      params: the user's hyperparameters.
+      model_dir: where its files are.
+      placement: the devices.
+      programs: its compiled programs.
+    """
+
+    config: RunConfig
+    params: Mapping[str, Any]
+    model_dir: Path
+    placement: Placement
+    programs: Programs
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files."""
+        return jax.process_index() == 0
+
+    def open_source(
+        self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int
+    ) -> Source:
+        """Calls input_fn for `mode`; see `inputs.open_source`."""
+        return open_source(
+            input_fn,
+            mode=mode,
+            batch_size=batch_size,
+            params=self.params,
+            config=self.config,
+            placement=self.placement,
+        )
+
+    def frozen(
+        self, mode: ModeKeys, spec: BatchSpec, path: Path | None
+    ) -> tuple[Frozen, Outline]:
+        """Returns the variables that model_fn uses in `mode`, from the checkpoint at `path`,
+        or freshly initialised if it is None, and the outline of its spec."""
+        initializer = self.programs.initializer(mode, spec)
+        if path is None:
+            logger.warning(
+                "There is no checkpoint in %s: the model runs with untrained variables.",
+                self.model_dir,
+            )
+            variables, step = initializer(self.config.seed), 0
+        else:
+            variables = checkpoints.restore_variables(path, initializer.abstract)
+            step = checkpoints.global_step(path)
+        step = jax.device_put(np.int32(step), self.placement.replicated)
+        return Frozen(variables, step), initializer.outline
+
+    def infeed(
+        self,
+        source: Source,
+        rendezvous: Rendezvous,
+        mode: ModeKeys,
+        spec: BatchSpec,
+        outline: Outline,
+        *,
+        limit: int | None,
+    ) -> Infeed:
+        """Starts to read `source`, up to `limit` batches."""
+        batches = [n for n in (limit, source.num_batches()) if n is not None]
+        wanted = max(1, min([self.config.iterations_per_loop, *batches]))
+        return Infeed(
+            source,
+            rendezvous,
+            self.placement,
+            capacity=self.programs.capacity(mode, spec, outline, wanted),
+            limit=limit,
+            padding=_padding(mode, outline),
+            labels=mode is not ModeKeys.PREDICT,
+        )
+
+    def hook_context(
+        self, mode: ModeKeys, batch_size: int, *, step: int, last_step: int | None
+    ) -> HookContext:
+        """Returns what hooks are told at the start."""
+        return HookContext(
+            mode=mode,
+            model_dir=self.model_dir,
+            step=step,
+            last_step=last_step,
+            batch_size=batch_size,
+            is_chief=self.is_chief,
+        )
+
+
+def _padding(mode: ModeKeys, outline: Outline) -> Padding:
+    if mode is ModeKeys.PREDICT:
+        return Padding.KEPT
+    if not outline.maskable:
+        return Padding.CUT
+    return Padding.MASKED if mode is ModeKeys.EVAL else Padding.MASKED_IF_ANY
+
+
+def batch_spec(source: Source) -> BatchSpec:
+    """Returns shapes and dtypes of the batches of `source`.
+
+    Raises:
+      ValueError: it has none.
+    """
+    spec = source.element_spec()
+    if spec[0] is None:
+        raise ValueError(
+            "input_fn produced no batches: its data is empty. Check its source, filters and "
+            "drop_remainder."
+        )
+    return spec

@@ -1,0 +1,274 @@
+"""The steps of train, evaluate and predict, and the loop around them on the device. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from estimator.metrics import is_mergeable, masked_sum, mean_loss, step_values
+from estimator.model import Model
+from estimator.spec import ModeKeys
+from estimator.state import TrainState
+
+
+class Batches(NamedTuple):
+    """Stacked batches on the device.
+
+    Attributes:
+      features: pytree of arrays `[capacity, batch, ...]`.
+      labels: likewise, or None.
+      mask: `[capacity, batch]` bool, False on padding; None if every row is real.
+    """
+
+    features: Any
+    labels: Any
+    mask: Any
+
+
+class Outputs(NamedTuple):
+    """What one step sends out of the loop; the loop returns it stacked.
+
+    Attributes:
+      every_step: pytree; stacked to `[capacity, ...]`, entry i from the i-th step of the loop.
+      every_n: pytree that leaves only on steps that are multiples of n; stacked to
+        `[capacity // n + 1, ...]`, entry i from the i-th such step of the loop.
+    """
+
+    every_step: Any
+    every_n: Any = ()
+
+
+Step = Callable[[Any, Any, Batches], tuple[Any, Outputs]]
+"""One step: (carry, constants, one batch) -> (carry, outputs)."""
+
+Loop = Callable[..., tuple[Any, Outputs]]
+"""(carry, constants, batches, start, stop, global_step) -> (carry, stacked outputs)."""
+
+
+def device_loop(step: Step, *, every_n: int = 1) -> Loop:
+    """Returns a function that runs `step` over a part of stacked batches, on the device.
+
+    The function is `loop(carry, constants, batches, start, stop, global_step)`: it runs the
+    batches `start` to `stop`, which are not static: one compiled program serves every loop
+    length. `global_step` is the number of steps before the loop and decides which are
+    multiples of `every_n`.
+    """
+
+    def loop(
+        carry: Any, constants: Any, batches: Batches, start: Any, stop: Any, global_step: Any
+    ) -> tuple[Any, Outputs]:
+        # jit caches the trace: the step is traced once for its shapes and its use in the body.
+        traced_step = jax.jit(step, inline=True)
+        capacity = jax.tree.leaves(batches)[0].shape[0]
+        first = jax.tree.map(lambda leaf: leaf[0], batches)
+        new_carry, shapes = jax.eval_shape(traced_step, carry, constants, first)
+        _check_carry(carry, new_carry)
+        slots = capacity // every_n + 1
+        buffers = Outputs(
+            _buffers(shapes.every_step, capacity), _buffers(shapes.every_n, slots + 1)
+        )
+
+        def body(index: Any, state: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
+            carry, buffers = state
+            carry, outputs = traced_step(carry, constants, _at(batches, index))
+            position = index - start
+            before, after = global_step + position, global_step + position + 1
+            # Steps that are not due write to a last slot that nobody reads.
+            slot = jnp.where(
+                after % every_n == 0, before // every_n - global_step // every_n, slots
+            )
+            return carry, Outputs(
+                _put(buffers.every_step, outputs.every_step, position),
+                _put(buffers.every_n, outputs.every_n, slot),
+            )
+
+        return lax.fori_loop(start, stop, body, (carry, buffers))
+
+    return loop
+
+
+def _buffers(shapes: Any, length: int) -> Any:
+    return jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
+
+
+def _at(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
+
+
+def _put(buffers: Any, values: Any, index: Any) -> Any:
+    return jax.tree.map(
+        lambda buffer, value: lax.dynamic_update_index_in_dim(buffer, value, index, 0),
+        buffers,
+        values,
+    )
+
+
+def _check_carry(before: Any, after: Any) -> None:
+    """Refuses a step that changes the structure, a shape or a dtype of its state."""
+    old = jax.tree_util.tree_leaves_with_path(before)
+    new = jax.tree_util.tree_leaves_with_path(after)
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise TypeError(
+            "A step changed the structure of its state from "
+            f"{[jax.tree_util.keystr(path) for path, _ in old]} to "
+            f"{[jax.tree_util.keystr(path) for path, _ in new]}."
+        )
+    for (path, was), (_, now) in zip(old, new, strict=True):
+        if was.shape != now.shape or was.dtype != now.dtype:
+            raise TypeError(
+                f"A step changed {jax.tree_util.keystr(path)} of its state from "
+                f"{was.dtype}{list(was.shape)} to {now.dtype}{list(now.shape)}. State must keep "
+                "its shape and dtype: cast in the model or the optimizer."
+            )
+
+
+def step_rng(seed: int, step: Any) -> jax.Array:
+    """Returns the random key of a step, which depends on the seed and the step only."""
+    return jax.random.fold_in(jax.random.key(seed), step)
+
+
+class TrainOutputs(NamedTuple):
+    """What a training step sends out every step: float32 scalars."""
+
+    loss: Any
+    metrics: dict[str, Any]
+
+
+def train_loop(model: Model, *, seed: int, host_call_every_n_steps: int) -> Loop:
+    """Returns the loop of training: its carry is a TrainState, `every_step` of its outputs
+    a TrainOutputs, `every_n` the host_call tensors (an empty tuple if there are none)."""
+
+    def step(state: TrainState, constants: Any, batch: Batches) -> tuple[TrainState, Outputs]:
+        specs = []
+
+        def loss_fn(params: Any) -> tuple[jax.Array, tuple[Any, Outputs]]:
+            spec, model_state = model.apply(
+                {"params": params, **state.model_state},
+                batch.features,
+                batch.labels,
+                ModeKeys.TRAIN,
+                step=state.step,
+                rng=step_rng(seed, state.step),
+                mask=batch.mask,
+            )
+            specs.append(spec)
+            loss = mean_loss(spec.loss, batch.mask)
+            host_call = spec.parsed_host_call()
+            outputs = Outputs(
+                TrainOutputs(loss, step_values(spec.metrics, batch.mask)),
+                host_call.tensors if host_call else (),
+            )
+            return loss, (model_state, outputs)
+
+        grads, (model_state, outputs) = jax.grad(loss_fn, has_aux=True)(state.params)
+        # The optimizer is an object of functions, not of arrays: it leaves the gradient's
+        # trace as it is.
+        optimizer = specs[0].optimizer
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        return TrainState(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            model_state=model_state,
+            opt_state=opt_state,
+        ), outputs
+
+    return device_loop(step, every_n=host_call_every_n_steps)
+
+
+class Frozen(NamedTuple):
+    """What evaluation and prediction read and never change.
+
+    Attributes:
+      variables: the model's variables by collection.
+      step: global step of the checkpoint, int32 scalar.
+    """
+
+    variables: Any
+    step: Any
+
+
+class EvalCarry(NamedTuple):
+    """What an evaluation keeps on the device from step to step.
+
+    Attributes:
+      batch: batches so far, int32 scalar.
+      merged: mergeable metrics over them.
+    """
+
+    batch: Any
+    merged: dict[str, Any]
+
+
+class EvalOutputs(NamedTuple):
+    """What an evaluation step sends out.
+
+    Attributes:
+      loss: sum over the real examples of the batch, float32 scalar.
+      metrics: likewise for each metric with a value per example.
+      tensors: the tensors of eval_metrics, or an empty tuple.
+    """
+
+    loss: Any
+    metrics: dict[str, Any]
+    tensors: Any
+
+
+def eval_loop(model: Model, *, seed: int) -> Loop:
+    """Returns the loop of evaluation: its carry is an EvalCarry, its constants a Frozen,
+    `every_step` of its outputs an EvalOutputs."""
+
+    def step(carry: EvalCarry, frozen: Frozen, batch: Batches) -> tuple[EvalCarry, Outputs]:
+        spec, _ = model.apply(
+            frozen.variables,
+            batch.features,
+            batch.labels,
+            ModeKeys.EVAL,
+            step=frozen.step,
+            rng=step_rng(seed, carry.batch),
+            mask=batch.mask,
+        )
+        rows = jax.tree.leaves(batch.features)[0].shape[0]
+        loss = spec.loss if spec.loss.ndim else jnp.full(rows, spec.loss)
+        metrics = spec.metrics or {}
+        eval_metrics = spec.parsed_eval_metrics()
+        outputs = EvalOutputs(
+            loss=masked_sum(loss, batch.mask),
+            metrics={
+                name: masked_sum(metric, batch.mask)
+                for name, metric in metrics.items()
+                if not is_mergeable(metric)
+            },
+            tensors=eval_metrics.tensors if eval_metrics else (),
+        )
+        merged = {name: metric.merge(metrics[name]) for name, metric in carry.merged.items()}
+        return EvalCarry(carry.batch + 1, merged), Outputs(outputs)
+
+    return device_loop(step)
+
+
+def predict_loop(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> Loop:
+    """Returns the loop of prediction: its carry is the number of batches so far (int32
+    scalar), its constants a Frozen, `every_step` of its outputs the predictions, only those
+    under `keys` if given."""
+
+    def step(carry: jax.Array, frozen: Frozen, batch: Batches) -> tuple[jax.Array, Outputs]:
+        spec, _ = model.apply(
+            frozen.variables,
+            batch.features,
+            None,
+            ModeKeys.PREDICT,
+            step=frozen.step,
+            rng=step_rng(seed, carry),
+            mask=batch.mask,
+        )
+        predictions = spec.predictions
+        if keys is not None:
+            predictions = {key: predictions[key] for key in keys}
+        return carry + 1, Outputs(predictions)
+
+    return device_loop(step)

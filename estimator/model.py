@@ -1,0 +1,351 @@
+"""From model_fn to pure functions: the only file that knows how variables are held."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from estimator.spec import EstimatorSpec, ModeKeys
+
+MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "model", "context")
+RESERVED_PARAMS = ("batch_size", "context")
+
+Variables = Mapping[str, Any]
+"""Collection name -> pytree of arrays; `params` is what an optimizer changes."""
+
+Call = Callable[[Any], EstimatorSpec]
+"""model_fn with everything but `model` filled in."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelContext:
+    """What model_fn may know of the step that it is traced for; also `params["context"]`.
+
+    Attributes:
+      step: int32 scalar, the updates made before this step. The estimator counts steps; a
+        model_fn can only read them.
+      rng: a random key that depends on the seed and the step (in evaluate and predict on
+        the seed and the batch) and on nothing else.
+      mask: `[batch]` bool, False on rows that only pad the batch; None if all are real.
+      batch_size: rows of this batch, padding included.
+      num_replicas: replicas that share the batch.
+    """
+
+    step: Any
+    rng: Any
+    mask: Any
+    batch_size: int
+    num_replicas: int
+
+
+class VariableHolder(Protocol):
+    """One way to hold a model's variables."""
+
+    def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
+        """Makes the variables that `call` uses."""
+        ...
+
+    def apply(
+        self, variables: Variables, key: jax.Array, call: Call, *, train: bool
+    ) -> tuple[EstimatorSpec, Variables]:
+        """Runs `call` on `variables`; also returns the collections but `params` after it."""
+        ...
+
+
+class _Body(nn.Module):
+    """A compact module whose body is model_fn, so that layers can be made inline."""
+
+    body: Callable[[], EstimatorSpec]
+
+    @nn.compact
+    def __call__(self) -> EstimatorSpec:
+        return self.body()
+
+
+class InlineLinen:
+    """Variables of the linen layers that model_fn makes as it runs."""
+
+    def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
+        spec, variables = _Body(lambda: call(None)).init_with_output(_linen_rngs(key))
+        return _lasting(variables), spec
+
+    def apply(
+        self, variables: Variables, key: jax.Array, call: Call, *, train: bool
+    ) -> tuple[EstimatorSpec, Variables]:
+        return _Body(lambda: call(None)).apply(variables, **_linen_options(variables, key, train))
+
+
+class LinenModule:
+    """Variables of a linen module that is given to the Estimator."""
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+
+    def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
+        spec, variables = nn.init_with_output(call, self.module)(_linen_rngs(key))
+        return _lasting(variables), spec
+
+    def apply(
+        self, variables: Variables, key: jax.Array, call: Call, *, train: bool
+    ) -> tuple[EstimatorSpec, Variables]:
+        options = _linen_options(variables, key, train)
+        run = nn.apply(call, self.module, mutable=options["mutable"])
+        return run(variables, rngs=options["rngs"])
+
+
+def _linen_rngs(key: jax.Array) -> dict[str, jax.Array]:
+    # Streams of other names fall back to `params`, as linen defines it.
+    params, dropout = jax.random.split(key)
+    return {"params": params, "dropout": dropout}
+
+
+def _linen_options(variables: Variables, key: jax.Array, train: bool) -> dict[str, Any]:
+    # Without random streams in evaluate and predict, a dropout that was left on is an error
+    # there and not a silent change of the numbers.
+    return {
+        "rngs": _linen_rngs(key) if train else {},
+        "mutable": [name for name in variables if name != "params"] if train else [],
+    }
+
+
+def _lasting(variables: Variables) -> Variables:
+    passing = {"intermediates", "perturbations"}
+    return {name: tree for name, tree in variables.items() if name not in passing}
+
+
+@dataclasses.dataclass(frozen=True)
+class Functional:
+    """A model of two pure functions, for Equinox, Haiku or parameters kept by hand.
+
+    Attributes:
+      init: `init(rng, features) -> params`, a pytree of arrays.
+      apply: `apply(params, *args) -> outputs`. model_fn is given `model`, and
+        `model(*args)` calls `apply` with the parameters filled in.
+    """
+
+    init_fn: Callable[..., Any]
+    apply_fn: Callable[..., Any]
+
+    def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
+        params = self.init_fn(key, features)
+        return {"params": params}, call(self._bound(params))
+
+    def apply(
+        self, variables: Variables, key: jax.Array, call: Call, *, train: bool
+    ) -> tuple[EstimatorSpec, Variables]:
+        return call(self._bound(variables["params"])), {}
+
+    def _bound(self, params: Any) -> Callable[..., Any]:
+        return lambda *args, **kwargs: self.apply_fn(params, *args, **kwargs)
+
+
+class NnxModule:
+    """Variables of the `nnx.Module` that a function builds: split before the step, merged in it."""
+
+    def __init__(self, build: Callable[..., Any]):
+        self.build = build
+
+    def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
+        from flax import nnx
+
+        module = self.build(nnx.Rngs(key))
+        _, params, _, state = self._split(module)
+        module.eval()  # initialising leaves batch statistics as they were built
+        spec = call(module)
+        return {"params": params, "state": state}, spec
+
+    def apply(
+        self, variables: Variables, key: jax.Array, call: Call, *, train: bool
+    ) -> tuple[EstimatorSpec, Variables]:
+        from flax import nnx
+
+        module = nnx.eval_shape(lambda: self.build(nnx.Rngs(0)))
+        graph, params, rngs, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
+        nnx.replace_by_pure_dict(params, variables["params"])
+        nnx.replace_by_pure_dict(state, variables.get("state", {}))
+        module = nnx.merge(graph, params, _fresh_rngs(rngs, key), state)
+        module.train() if train else module.eval()
+        spec = call(module)
+        return spec, {"state": self._split(module)[3]} if train else {}
+
+    @staticmethod
+    def _split(module: Any) -> tuple[Any, Any, Any, Any]:
+        from flax import nnx
+
+        graph, params, rngs, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
+        return graph, nnx.to_pure_dict(params), rngs, nnx.to_pure_dict(state)
+
+
+def _fresh_rngs(rngs: Any, key: jax.Array) -> Any:
+    """Random streams of one step: a key of its own for each stream, with its count at zero."""
+    leaves, structure = jax.tree.flatten(rngs)
+    fresh = []
+    for index, leaf in enumerate(leaves):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            fresh.append(jax.random.fold_in(key, index))
+        else:
+            fresh.append(jnp.zeros(leaf.shape, leaf.dtype))
+    return jax.tree.unflatten(structure, fresh)
+
+
+def variable_holder(model: Any) -> VariableHolder:
+    """Returns how the variables of `Estimator(model=model)` are held.
+
+    Raises:
+      TypeError: `model` is none of the kinds that are known.
+    """
+    if model is None:
+        return InlineLinen()
+    if isinstance(model, nn.Module):
+        return LinenModule(model)
+    if isinstance(model, Functional):
+        return model
+    if inspect.isfunction(model) or inspect.isclass(model) or inspect.ismethod(model):
+        return NnxModule(model)
+    raise TypeError(
+        f"model must be a flax.linen module, a function of `rngs` that builds an nnx.Module, or an "
+        f"est.Functional(init, apply), got {type(model).__name__}."
+    )
+
+
+class Model:
+    """model_fn as two pure functions, `init` and `apply`.
+
+    Args:
+      model_fn: called with whichever of `MODEL_FN_ARGUMENTS` it names.
+      params: the user's hyperparameters; model_fn gets a copy with the reserved keys filled in.
+      config: the RunConfig, for model_fn.
+      num_replicas: for `ModelContext`.
+      model: as in `Estimator(model=...)`.
+
+    Raises:
+      TypeError: model_fn has a required argument of another name.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., EstimatorSpec],
+        *,
+        params: Mapping[str, Any],
+        config: Any,
+        num_replicas: int,
+        model: Any = None,
+    ):
+        self._model_fn = model_fn
+        self._names = accepted_names("model_fn", model_fn, MODEL_FN_ARGUMENTS)
+        if "model" in self._names and model is None:
+            raise TypeError(
+                "model_fn has an argument `model`, but the Estimator was given none. "
+                "Pass Estimator(model_fn, model=...)."
+            )
+        self._params = params
+        self._config = config
+        self._num_replicas = num_replicas
+        self._holder = variable_holder(model)
+
+    def init(
+        self, key: jax.Array, features: Any, labels: Any, mode: ModeKeys
+    ) -> tuple[Variables, EstimatorSpec]:
+        """Makes the variables that model_fn uses in `mode`, and the spec that it returns."""
+        call = self._call(features, labels, mode, jnp.int32(0), key, None)
+        return self._holder.init(key, features, call)
+
+    def apply(
+        self,
+        variables: Variables,
+        features: Any,
+        labels: Any,
+        mode: ModeKeys,
+        *,
+        step: jax.Array,
+        rng: jax.Array,
+        mask: jax.Array | None,
+    ) -> tuple[EstimatorSpec, Variables]:
+        """Runs model_fn on `variables`.
+
+        Args:
+          variables: as `init` made them.
+          features: pytree of arrays `[batch, ...]`.
+          labels: likewise, or None.
+          mode: what model_fn is called for.
+          step: int32 scalar, global step before this one.
+          rng: random key of this step.
+          mask: `[batch]` bool or None, see `ModelContext`.
+
+        Returns:
+          The spec, and the collections but `params` after the call (empty if not training).
+        """
+        call = self._call(features, labels, mode, step, rng, mask)
+        return self._holder.apply(variables, rng, call, train=mode is ModeKeys.TRAIN)
+
+    def _call(
+        self, features: Any, labels: Any, mode: ModeKeys, step: Any, rng: Any, mask: Any
+    ) -> Call:
+        batch_size = jax.tree.leaves(features)[0].shape[0]
+        context = ModelContext(
+            step=step,
+            rng=rng,
+            mask=mask,
+            batch_size=batch_size,
+            num_replicas=self._num_replicas,
+        )
+        values = {
+            "features": features,
+            "labels": labels,
+            "mode": mode,
+            "params": {**self._params, "batch_size": batch_size, "context": context},
+            "config": self._config,
+            "context": context,
+        }
+
+        def call(model: Any) -> EstimatorSpec:
+            arguments = {name: values[name] for name in self._names if name != "model"}
+            if "model" in self._names:
+                arguments["model"] = model
+            return _checked(self._model_fn(**arguments), mode)
+
+        return call
+
+
+def _checked(spec: Any, mode: ModeKeys) -> EstimatorSpec:
+    if not isinstance(spec, EstimatorSpec):
+        raise TypeError(
+            f"model_fn must return an EstimatorSpec, got {type(spec).__name__}. "
+            "Write return est.EstimatorSpec(mode, loss=..., ...)."
+        )
+    if ModeKeys(spec.mode) is not mode:
+        raise ValueError(
+            f"model_fn was called in mode {mode.value!r} but returned an EstimatorSpec for "
+            f"{str(spec.mode)!r}. Pass on the mode that it is given."
+        )
+    return spec
+
+
+def accepted_names(what: str, fn: Callable[..., Any], offered: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns which of the `offered` arguments `fn` takes by name.
+
+    Raises:
+      TypeError: `fn` is not callable, or needs an argument that is not offered.
+    """
+    if not callable(fn):
+        raise TypeError(f"{what} must be a function, got {type(fn).__name__}.")
+    names = []
+    for parameter in inspect.signature(fn).parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            return offered
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
+            names.append(parameter.name)
+        elif parameter.default is parameter.empty:
+            raise TypeError(
+                f"{what} needs an argument {parameter.name!r} that it is not given. It may name "
+                f"any of {', '.join(offered)}, and others with a default."
+            )
+    return tuple(names)

@@ -1,0 +1,54 @@
+"""The thread that takes what leaves the devices, and gives it to the host's functions in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from estimator.errors import Rendezvous
+from input_pipeline import ClosableQueue
+
+_IN_FLIGHT = 2
+
+
+class Outfeed:
+    """Delivers the outputs of dispatches on a thread, in order, as numpy arrays.
+
+    Args:
+      rendezvous: owns the thread, and carries its errors.
+      name: of the thread.
+      deliver: called as `deliver(arrays, tag)` for each `put`.
+    """
+
+    def __init__(
+        self, rendezvous: Rendezvous, name: str, deliver: Callable[[Any, Any], None]
+    ) -> None:
+        self._deliver = deliver
+        self._queue: ClosableQueue[tuple[Any, Any]] = ClosableQueue(_IN_FLIGHT, name=name)
+        rendezvous.on_close(self._queue.close)
+        self._thread = rendezvous.spawn(name, self._pump)
+
+    def put(self, arrays: Any, tag: Any) -> None:
+        """Hands over device arrays as soon as their computation is dispatched.
+
+        Their copy to the host starts at once. Waits while two earlier ones are not yet
+        delivered, so that a slow host function slows the loop down instead of filling the memory.
+        """
+        for leaf in jax.tree.leaves(arrays):
+            leaf.copy_to_host_async()
+        self._queue.put((arrays, tag))
+
+    def drain(self) -> None:
+        """Waits until all that was put is delivered. Nothing may be put afterwards.
+
+        A failure of the thread shows when the run's Rendezvous ends.
+        """
+        self._queue.finish()
+        self._thread.join()
+
+    def _pump(self) -> None:
+        while (item := self._queue.get()) is not None:
+            arrays, tag = item
+            self._deliver(jax.device_get(arrays), tag)

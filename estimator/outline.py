@@ -1,0 +1,137 @@
+"""What a spec promises, checked on shapes before anything is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from estimator.metrics import is_mergeable
+from estimator.spec import EstimatorSpec, HostFunction, ModeKeys
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Outline:
+    """The static side of an EstimatorSpec: what loops, infeed and outfeed need to know.
+
+    Attributes:
+      host_call: with `jax.ShapeDtypeStruct`s for tensors, or None.
+      eval_metrics: likewise.
+      predictions: shapes of the predictions in PREDICT mode, else None.
+      empty_metrics: the mergeable metrics of the spec, empty.
+      maskable: whether padding can be left out of every number by a mask. If not, a partial
+        batch has to be run at its true size.
+      output_bytes: what leaves the device for one step.
+    """
+
+    host_call: HostFunction | None
+    eval_metrics: HostFunction | None
+    predictions: Any
+    empty_metrics: Mapping[str, Any]
+    maskable: bool
+    output_bytes: int
+
+    @classmethod
+    def of(cls, spec: EstimatorSpec, mode: ModeKeys, batch_size: int) -> Outline:
+        """Checks the shapes in `spec` and returns its outline.
+
+        Raises:
+          ValueError: an array lacks the batch dimension that its use needs.
+          TypeError: a metric of a kind that is not known.
+        """
+        host_call = _shapes_only(spec.parsed_host_call())
+        eval_metrics = _shapes_only(spec.parsed_eval_metrics())
+        if mode is ModeKeys.PREDICT:
+            _check_leading("predictions", spec.predictions, batch_size)
+            leaving = [spec.predictions]
+        else:
+            _check_loss(spec.loss, batch_size)
+            for name, metric in (spec.metrics or {}).items():
+                _check_metric(name, metric, batch_size)
+            leaving = [host_call.tensors] if host_call and mode is ModeKeys.TRAIN else []
+        if mode is ModeKeys.EVAL and eval_metrics is not None:
+            _check_leading("eval_metrics", eval_metrics.tensors, batch_size)
+            leaving = [eval_metrics.tensors]
+        mergeable = {
+            name: type(metric).empty()
+            for name, metric in (spec.metrics or {}).items()
+            if is_mergeable(metric)
+        }
+        return cls(
+            host_call=host_call,
+            eval_metrics=eval_metrics,
+            predictions=_shapes(spec.predictions) if mode is ModeKeys.PREDICT else None,
+            empty_metrics=mergeable if mode is ModeKeys.EVAL else {},
+            maskable=mode is ModeKeys.PREDICT or (spec.loss.ndim == 1 and not mergeable),
+            output_bytes=sum(
+                math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)
+            ),
+        )
+
+
+def _shapes_only(host_function: HostFunction | None) -> HostFunction | None:
+    if host_function is None:
+        return None
+    return dataclasses.replace(host_function, tensors=_shapes(_arrays(host_function)))
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
+def _arrays(host_function: HostFunction) -> Any:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(host_function.tensors):
+        if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
+            raise TypeError(
+                f"{host_function.name}{jax.tree_util.keystr(path)} must be an array, got "
+                f"{type(leaf).__name__}. Wrap it in jnp.asarray, or bind it in the function."
+            )
+    return host_function.tensors
+
+
+def _check_loss(loss: jax.Array, batch_size: int) -> None:
+    if loss.shape not in ((), (batch_size,)):
+        raise ValueError(
+            f"loss has the shape {list(loss.shape)}; expected [{batch_size}], one loss for each "
+            "example of the batch, or a scalar mean over the batch. Reduce the other axes."
+        )
+
+
+def _check_metric(name: str, metric: Any, batch_size: int) -> None:
+    if is_mergeable(metric):
+        if not hasattr(type(metric), "empty"):
+            raise TypeError(
+                f"metrics[{name!r}] has merge and compute, but its class "
+                f"{type(metric).__name__} has no empty() to start from."
+            )
+        return
+    if not hasattr(metric, "shape") or not hasattr(metric, "dtype"):
+        raise TypeError(
+            f"metrics[{name!r}] must be an array [{batch_size}] with a value for each example, or "
+            f"an object with empty, merge and compute, got {type(metric).__name__}."
+        )
+    if metric.shape != (batch_size,):
+        raise ValueError(
+            f"metrics[{name!r}] has the shape {list(metric.shape)}; expected [{batch_size}], one "
+            "value for each example of the batch, so that padding and a smaller last batch "
+            f"count right. Pass the values before their mean (a value that is the same for all "
+            f"examples: jnp.full([{batch_size}], value))."
+        )
+
+
+def _check_leading(what: str, tree: Any, batch_size: int) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        name = f"{what}{jax.tree_util.keystr(path)}"
+        shape = getattr(leaf, "shape", None)
+        if shape is None:
+            raise TypeError(f"{name} must be an array, got {type(leaf).__name__}.")
+        if shape[:1] != (batch_size,):
+            raise ValueError(
+                f"{name} has the shape {list(shape)}; expected [{batch_size}, ...], one entry for "
+                "each example of the batch, since the padding of a partial batch is cut off. "
+                f"Pass the values before their mean (a value that is the same for all examples: "
+                f"jnp.full([{batch_size}], value))."
+            )

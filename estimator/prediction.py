@@ -1,0 +1,165 @@
+"""One prediction run: results stream out in input order while the next batches are computed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator.errors import Rendezvous
+from estimator.infeed import Infeed, Piece
+from estimator.job import Job
+from estimator.loops import Frozen
+from estimator.outfeed import Outfeed
+from estimator.outline import Outline
+from estimator.spec import ModeKeys
+from hooks import Hook, HookSequence, LoopView
+from input_pipeline import ClosableQueue
+
+_DISPATCHES_AHEAD = 2
+
+
+def predict(
+    job: Job,
+    input_fn: Callable[..., Any],
+    *,
+    batch_size: int,
+    keys: tuple[str, ...] | None,
+    hooks: Sequence[Hook],
+    checkpoint: Path | None,
+) -> Generator[Any]:
+    """Yields the predictions of batch after batch: a pytree of arrays `[rows, ...]`, without
+    padding.
+
+    See `Estimator.predict` for what is raised.
+    """
+    mode = ModeKeys.PREDICT
+    source = job.open_source(input_fn, mode, batch_size)
+    features, _ = source.element_spec()
+    if features is None:
+        source.close()
+        return
+    spec = (features, None)
+    frozen, outline = job.frozen(mode, spec, checkpoint)
+    _check_keys(keys, outline)
+    with HookSequence(hooks) as sequence:
+        with Rendezvous() as rendezvous:
+            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
+            loop = PredictionLoop(job, frozen, keys, rendezvous)
+            sequence.begin(job.hook_context(mode, batch_size, step=0, last_step=None))
+            yield from loop.run(infeed, sequence)
+        sequence.end(loop.view)
+
+
+def _check_keys(keys: tuple[str, ...] | None, outline: Outline) -> None:
+    if keys is None:
+        return
+    predictions = outline.predictions
+    known = sorted(predictions) if isinstance(predictions, Mapping) else []
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise ValueError(
+            f"predict_keys={list(keys)}: the predictions have no {unknown}. They have {known}."
+        )
+
+
+class PredictionLoop:
+    """Predicts with frozen variables over the batches of an infeed.
+
+    At most two dispatches are ahead of the consumer, so memory does not grow with the data.
+
+    Attributes:
+      view: of the last loop.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        frozen: Frozen,
+        keys: tuple[str, ...] | None,
+        rendezvous: Rendezvous,
+    ):
+        self._job = job
+        self._program = job.programs.predict(keys)
+        self._frozen = frozen
+        self._carry = jax.device_put(np.int32(0), job.placement.replicated)
+        self._batches = 0
+        self._results: ClosableQueue[tuple[Any, np.ndarray]] = ClosableQueue(
+            _DISPATCHES_AHEAD, name="predictions"
+        )
+        rendezvous.on_close(self._results.close)
+        self._outfeed = Outfeed(rendezvous, "predict outfeed", self._deliver)
+        self.view = self._view_of(0, None)
+
+    def run(self, infeed: Infeed, hooks: HookSequence) -> Iterator[Any]:
+        """Yields the predictions of each batch until the infeed ends or a hook asks to stop."""
+        ahead = 0
+        ended = False
+        while True:
+            # With results under way, never wait for input that is not there yet.
+            while not ended and ahead < _DISPATCHES_AHEAD and (ahead == 0 or infeed.ready):
+                piece = infeed.take(self._job.config.iterations_per_loop)
+                if piece is None:
+                    ended = True
+                else:
+                    ended = self._dispatch(piece, hooks)
+                    ahead += 1
+            if ahead == 0:
+                break
+            arrays, rows = self._next_result()
+            ahead -= 1
+            for index, count in enumerate(rows):
+                yield jax.tree.map(lambda leaf, i=index, n=int(count): leaf[i, :n], arrays)
+        self._outfeed.drain()
+
+    def _dispatch(self, piece: Piece, hooks: HookSequence) -> bool:
+        before = self._batches
+        hooks.before_loop(before)
+        self._carry, outputs = self._program(
+            self._carry,
+            self._frozen,
+            piece.batches,
+            np.int32(piece.start),
+            np.int32(piece.stop),
+            np.int32(before),
+        )
+        self._batches += piece.steps
+        self._outfeed.put(outputs.every_step, piece.rows)
+        self.view = self._view_of(before, piece)
+        return hooks.after_loop(self.view)
+
+    def _deliver(self, arrays: Any, rows: np.ndarray) -> None:
+        self._results.put((arrays, rows))
+
+    def _next_result(self) -> tuple[Any, np.ndarray]:
+        result = self._results.get()
+        assert result is not None, "nobody finishes this queue"
+        return result
+
+    def _view_of(self, before: int, piece: Piece | None) -> LoopView:
+        return LoopView(
+            mode=ModeKeys.PREDICT,
+            model_dir=self._job.model_dir,
+            before=before,
+            step=self._batches,
+            elapsed_secs=0.0,
+            input_wait_secs=0.0,
+            examples=0 if piece is None else int(piece.rows.sum()),
+            input_position=None,
+            read_losses=lambda: np.zeros(0, np.float32),
+            read_metrics=dict,
+            read_state=lambda: jax.tree.map(jax.numpy.copy, self._frozen.variables),
+        )
+
+
+def single_examples(batches: Generator[Any]) -> Iterator[Any]:
+    """Yields the examples of each batch: the same pytree without the batch dimension."""
+    with contextlib.closing(batches):
+        for batch in batches:
+            leaves, structure = jax.tree.flatten(batch)
+            for values in zip(*leaves, strict=True):
+                yield jax.tree.unflatten(structure, values)

@@ -1,0 +1,143 @@
+"""The compiled programs of one Estimator, made once and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator import loops
+from estimator.config import RunConfig
+from estimator.mesh import Placement
+from estimator.model import Model
+from estimator.outline import Outline
+from estimator.spec import EstimatorSpec, ModeKeys
+from estimator.state import TrainState
+
+BatchSpec = tuple[Any, Any]
+"""(features, labels) with a `jax.ShapeDtypeStruct` `[batch, ...]` for each array."""
+
+
+class Initializer:
+    """Variables as model_fn makes them for batches of one kind, and what it promises.
+
+    Attributes:
+      abstract: what `__call__` returns, as `jax.ShapeDtypeStruct`s with shardings. A
+        TrainState in train mode, variables by collection in the others.
+      outline: the static side of the spec.
+    """
+
+    def __init__(self, model: Model, placement: Placement, mode: ModeKeys, spec: BatchSpec):
+        specs: list[EstimatorSpec] = []
+
+        def init(key: jax.Array) -> Any:
+            features, labels = jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec)
+            variables, made = model.init(key, features, labels, mode)
+            specs.append(made)
+            outlines.append(Outline.of(made, mode, jax.tree.leaves(features)[0].shape[0]))
+            return _first_state(variables, made) if mode is ModeKeys.TRAIN else dict(variables)
+
+        outlines: list[Outline] = []
+        self._traced = jax.jit(init, out_shardings=placement.replicated).trace(jax.random.key(0))
+        self.outline = outlines[0]
+        self.abstract = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=placement.replicated
+            ),
+            self._traced.out_info,
+        )
+        self._compiled: Any = None
+
+    def __call__(self, seed: int) -> Any:
+        """Returns freshly initialised variables; the same for the same seed on any devices."""
+        if self._compiled is None:
+            self._compiled = self._traced.lower().compile()
+        return self._compiled(jax.random.key(seed))
+
+
+def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
+    model_state = dict(variables)
+    params = model_state.pop("params", {})
+    if not jax.tree.leaves(params):
+        raise ValueError(
+            "model_fn made no parameters, so there is nothing to train. Make layers in it, such "
+            "as flax.linen.Dense(10)(x), or pass Estimator(model_fn, model=...)."
+        )
+    return TrainState(
+        step=jax.numpy.int32(0),
+        params=params,
+        model_state=model_state,
+        opt_state=spec.optimizer.init(params),
+    )
+
+
+class Programs:
+    """Makes the jitted loops of one Estimator, each once."""
+
+    def __init__(self, model: Model, placement: Placement, config: RunConfig):
+        self._model = model
+        self._placement = placement
+        self._config = config
+        self._loops: dict[Any, Callable[..., Any]] = {}
+        self._initializers: dict[Any, Initializer] = {}
+        self._capacities: dict[Any, int] = {}
+
+    def initializer(self, mode: ModeKeys, spec: BatchSpec) -> Initializer:
+        """Returns the initializer of `mode` for batches of this kind.
+
+        Raises:
+          Whatever model_fn raises, and errors about what it returns (see `Outline.of`).
+        """
+        key = (mode, _hashable(spec))
+        if key not in self._initializers:
+            self._initializers[key] = Initializer(self._model, self._placement, mode, spec)
+        return self._initializers[key]
+
+    def capacity(self, mode: ModeKeys, spec: BatchSpec, outline: Outline, wanted: int) -> int:
+        """Returns how many batches to stack for one dispatch: at most `wanted`, less if they
+        or what they give do not fit `infeed_buffer_bytes`, and at least what an earlier call
+        was given, so that a shorter run does not compile a program of its own."""
+        step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(spec))
+        budget = self._config.infeed_buffer_bytes // max(step_bytes, outline.output_bytes, 1)
+        key = (mode, _hashable(spec))
+        known = self._capacities.get(key, 0)
+        self._capacities[key] = max(known, min(wanted, max(budget, 1)))
+        return self._capacities[key]
+
+    def train(self) -> Callable[..., Any]:
+        """Returns the jitted training loop; it takes over (donates) the state."""
+        return self._loop(
+            ModeKeys.TRAIN,
+            lambda: loops.train_loop(
+                self._model,
+                seed=self._config.seed,
+                host_call_every_n_steps=self._config.host_call_every_n_steps,
+            ),
+        )
+
+    def evaluate(self) -> Callable[..., Any]:
+        """Returns the jitted evaluation loop."""
+        return self._loop(
+            ModeKeys.EVAL, lambda: loops.eval_loop(self._model, seed=self._config.seed)
+        )
+
+    def predict(self, keys: tuple[str, ...] | None) -> Callable[..., Any]:
+        """Returns the jitted prediction loop for `keys` of the predictions (None: all)."""
+        return self._loop(
+            (ModeKeys.PREDICT, keys),
+            lambda: loops.predict_loop(self._model, seed=self._config.seed, keys=keys),
+        )
+
+    def _loop(self, key: Any, make: Callable[[], loops.Loop]) -> Callable[..., Any]:
+        if key not in self._loops:
+            self._loops[key] = jax.jit(
+                make(), donate_argnums=0, out_shardings=(self._placement.replicated, None)
+            )
+        return self._loops[key]
+
+
+def _hashable(spec: BatchSpec) -> Any:
+    leaves, structure = jax.tree.flatten(spec)
+    return structure, tuple((leaf.shape, np.dtype(leaf.dtype)) for leaf in leaves)

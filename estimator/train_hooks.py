@@ -1,0 +1,69 @@
+"""The hooks that every training run has besides the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+
+from estimator.checkpoints import CheckpointWriter
+from estimator.job import Job
+from estimator.state import TrainState
+from hooks import (
+    CheckpointSaverHook,
+    EverySteps,
+    Hook,
+    LoggingHook,
+    NanHook,
+    ProgressHook,
+    SaveListener,
+    SummaryHook,
+    ThroughputHook,
+    Writer,
+)
+
+
+@contextlib.contextmanager
+def with_default_hooks(
+    job: Job,
+    hooks: Sequence[Hook],
+    saving_listeners: Sequence[SaveListener],
+    read_state: Callable[[], TrainState],
+) -> Iterator[list[Hook]]:
+    """Yields the user's hooks followed by those that `job.config` asks for; closes their writers.
+
+    A NanHook of the user's own takes the place of the built-in one. The saver comes last, so
+    that it saves what all others have seen; each hook listens to it.
+    """
+    config = job.config
+    with contextlib.ExitStack() as closing:
+        writer: Writer | None = None
+        if job.is_chief and (config.save_summary_steps or config.log_step_count_steps):
+            writer = closing.enter_context(open_writer(job.model_dir))
+        all_hooks = list(hooks)
+        if not any(isinstance(hook, NanHook) for hook in hooks):
+            all_hooks.append(NanHook())
+        if writer is not None and config.save_summary_steps is not None:
+            all_hooks.append(SummaryHook(writer, EverySteps(config.save_summary_steps)))
+        if config.log_step_count_steps is not None:
+            every = EverySteps(config.log_step_count_steps)
+            all_hooks += [LoggingHook(every), ThroughputHook(every, writer)]
+        all_hooks.append(ProgressHook())
+        saver = CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
+        closing.callback(saver.close)
+        listeners = [*saving_listeners, *all_hooks]
+        all_hooks.append(
+            CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners)
+        )
+        yield all_hooks
+
+
+@contextlib.contextmanager
+def open_writer(folder: object) -> Iterator[Writer]:
+    """Opens a TensorBoard writer of events in `folder`; closes it at the end."""
+    from tensorboardX import SummaryWriter
+
+    writer = SummaryWriter(str(folder))
+    try:
+        yield writer
+    finally:
+        writer.close()

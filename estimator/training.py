@@ -1,0 +1,218 @@
+"""One training run: take batches, dispatch, let the hooks look, again."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from estimator import checkpoints
+from estimator.errors import Rendezvous
+from estimator.infeed import Infeed, Piece
+from estimator.job import Job, batch_spec
+from estimator.loops import Outputs, TrainOutputs
+from estimator.outfeed import Outfeed
+from estimator.spec import HostFunction, ModeKeys
+from estimator.state import TrainState
+from estimator.train_hooks import with_default_hooks
+from hooks import Hook, HookSequence, LoopView, SaveListener
+from input_pipeline import PositionError, Source
+
+logger = logging.getLogger("estimator")
+
+_DISPATCHES_AHEAD = 2
+
+
+def train(
+    job: Job,
+    input_fn: Callable[..., Any],
+    *,
+    batch_size: int,
+    hooks: Sequence[Hook],
+    saving_listeners: Sequence[SaveListener],
+    checkpoint: Path | None,
+    first_step: int,
+    last_step: int | None,
+) -> None:
+    """Trains from `checkpoint` (None: from the start) to `last_step` or the end of the input.
+
+    See `Estimator.train` for what is raised.
+    """
+    mode = ModeKeys.TRAIN
+    source = _source_at(job, input_fn, batch_size, checkpoint)
+    spec = batch_spec(source)
+    initializer = job.programs.initializer(mode, spec)
+    outline = initializer.outline
+    if checkpoint is None:
+        state = initializer(job.config.seed)
+    else:
+        state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
+    limit = None if last_step is None else last_step - first_step
+    loop = TrainingLoop(job, state, first_step)
+    with (
+        with_default_hooks(job, hooks, saving_listeners, lambda: loop.state) as all_hooks,
+        HookSequence(all_hooks) as sequence,
+    ):
+        with Rendezvous() as rendezvous:
+            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=limit)
+            outfeed = None
+            if outline.host_call is not None:
+                outfeed = host_call_outfeed(
+                    rendezvous, outline.host_call, job.config.host_call_every_n_steps
+                )
+            sequence.begin(
+                job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
+            )
+            view = loop.run(infeed, outfeed, sequence, last_step=last_step)
+        sequence.end(view)
+
+
+def _source_at(
+    job: Job, input_fn: Callable[..., Any], batch_size: int, checkpoint: Path | None
+) -> Source:
+    """Opens the input where the checkpoint left it; from its start if it was at its end."""
+    source = job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
+    position = None if checkpoint is None else checkpoints.input_position(checkpoint)
+    if position is None:
+        return source
+    try:
+        source.seek(position)
+    except PositionError as error:
+        logger.warning("The input is not the one of %s and starts anew: %s", checkpoint, error)
+    else:
+        if source.element_spec()[0] is not None:
+            return source
+        logger.info("The input of %s was at its end and starts anew.", checkpoint)
+    source.close()
+    return job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
+
+
+class TrainingLoop:
+    """Trains from one state until the input or the steps end, or a hook asks to stop.
+
+    Attributes:
+      state: the state after what was dispatched so far.
+      step: its global step, known without waiting for the device.
+    """
+
+    def __init__(self, job: Job, state: TrainState, step: int):
+        self.state = state
+        self.step = step
+        self._job = job
+        self._program = job.programs.train()
+        self._in_flight: collections.deque[Any] = collections.deque()
+        self._last_look = time.monotonic()
+        self._waited_secs = 0.0
+
+    def run(
+        self,
+        infeed: Infeed,
+        outfeed: Outfeed | None,
+        hooks: HookSequence,
+        *,
+        last_step: int | None,
+    ) -> LoopView:
+        """Runs loop after loop; returns the view of the last one, all its outputs delivered."""
+        view = self._view(self.step, [], infeed)
+        stop = False
+        while not stop and (last_step is None or self.step < last_step):
+            before = self.step
+            limit = before + self._job.config.iterations_per_loop
+            target = hooks.loop_end(before, limit if last_step is None else min(limit, last_step))
+            piece = infeed.take(target - before)
+            if piece is None:
+                break
+            hooks.before_loop(before)
+            parts = []
+            while piece is not None:
+                parts.append((piece, self._dispatch(piece, outfeed)))
+                piece = infeed.take(target - self.step) if self.step < target else None
+            view = self._view(before, parts, infeed)
+            stop = hooks.after_loop(view)
+        if not stop and last_step is not None and self.step < last_step:
+            logger.warning(
+                "input ended at step %d of %d: training stops there. Use repeat() for an input "
+                "that lasts.",
+                self.step,
+                last_step,
+            )
+        if outfeed is not None:
+            outfeed.drain()
+        return view
+
+    def _dispatch(self, piece: Piece, outfeed: Outfeed | None) -> Outputs:
+        if len(self._in_flight) == _DISPATCHES_AHEAD:
+            self._in_flight.popleft().block_until_ready()
+        before = self.step
+        self.state, outputs = self._program(
+            self.state,
+            (),
+            piece.batches,
+            np.int32(piece.start),
+            np.int32(piece.stop),
+            np.int32(before),
+        )
+        self.step += piece.steps
+        self._in_flight.append(outputs.every_step.loss)
+        if outfeed is not None:
+            outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
+        return outputs
+
+    def _view(
+        self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed
+    ) -> LoopView:
+        now, waited = time.monotonic(), infeed.wait_secs
+        elapsed, self._last_look = now - self._last_look, now
+        input_wait, self._waited_secs = waited - self._waited_secs, waited
+        state = self.state
+        every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]
+        return LoopView(
+            mode=ModeKeys.TRAIN,
+            model_dir=self._job.model_dir,
+            before=before,
+            step=self.step,
+            elapsed_secs=elapsed,
+            input_wait_secs=input_wait,
+            examples=sum(int(piece.rows.sum()) for piece, _ in parts),
+            input_position=parts[-1][0].position if parts else None,
+            read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
+            read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
+            read_state=lambda: jax.tree.map(jax.numpy.copy, state),
+        )
+
+
+def _joined(parts: list[tuple[Any, int]]) -> np.ndarray:
+    if not parts:
+        return np.zeros(0, np.float32)
+    return np.concatenate([np.asarray(values)[:steps] for values, steps in parts])
+
+
+def _joined_metrics(parts: list[tuple[TrainOutputs, int]]) -> Mapping[str, np.ndarray]:
+    names = parts[0][0].metrics if parts else ()
+    return {name: _joined([(o.metrics[name], steps) for o, steps in parts]) for name in names}
+
+
+def host_call_outfeed(
+    rendezvous: Rendezvous, host_call: HostFunction, every_n_steps: int
+) -> Outfeed:
+    """Starts the thread that calls `host_call` for every step that is a multiple of
+    `every_n_steps`, in order."""
+    takes_step = host_call.takes("step")
+
+    def deliver(tensors: Any, steps: range) -> None:
+        due = [step for step in steps if step % every_n_steps == 0]
+        for index, step in enumerate(due):
+            values = jax.tree.map(lambda stacked, index=index: stacked[index], tensors)
+            if takes_step:
+                host_call.call(values, step=step)
+            else:
+                host_call.call(values)
+
+    return Outfeed(rendezvous, "host_call", deliver)

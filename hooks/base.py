@@ -1,0 +1,194 @@
+"""What a hook is, what it is shown, and the two services it may call."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class EverySteps:
+    """Due when the global step crosses a multiple of `steps`."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+            raise ValueError(f"EverySteps needs a positive int, got {self.steps!r}.")
+
+    def next_step(self, step: int) -> int:
+        """Returns the first multiple after `step`."""
+        return (step // self.steps + 1) * self.steps
+
+    def due(self, before: int, after: int) -> bool:
+        """Says whether a loop that ran from `before` to `after` crossed a multiple."""
+        return before // self.steps != after // self.steps
+
+
+class EverySecs:
+    """Due when `secs` seconds have passed since it was last due (or since it was made).
+
+    Args:
+      secs: the period in seconds, positive.
+      clock: returns monotonic seconds; tests pass their own.
+    """
+
+    def __init__(self, secs: float, clock: Callable[[], float] = time.monotonic):
+        if isinstance(secs, bool) or not isinstance(secs, int | float) or not secs > 0:
+            raise ValueError(f"EverySecs needs a positive number of seconds, got {secs!r}.")
+        self.secs = secs
+        self._clock = clock
+        self._last = clock()
+
+    def next_step(self, step: int) -> None:
+        """Returns None: a duration never asks for an exact step."""
+
+    def due(self, before: int, after: int) -> bool:
+        """Says whether the period has passed; if so, the next one starts now."""
+        now = self._clock()
+        if now - self._last < self.secs:
+            return False
+        self._last = now
+        return True
+
+
+Every = EverySteps | EverySecs
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """Where summaries go: `tensorboardX.SummaryWriter` has this shape."""
+
+    def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+
+class Saver(Protocol):
+    """Writes checkpoints in the background."""
+
+    def save(self, view: LoopView) -> Path | None:
+        """Starts to save the state and the input position of `view`.
+
+        Returns as soon as the state is safe from the next loop; the write goes on in
+        the background. Raises the error of an earlier write that failed.
+
+        Returns:
+          The path that the checkpoint will have, or None if `view.step` is already saved.
+        """
+        ...
+
+    def wait(self) -> None:
+        """Blocks until what was started is on disk; raises what went wrong with it."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HookContext:
+    """What a hook is told before the first loop.
+
+    Attributes:
+      mode: "train", "eval" or "infer" (the values of `ModeKeys`).
+      model_dir: where the run keeps its files.
+      step: global step at which the run starts.
+      last_step: global step at which it ends if the input lasts, or None.
+      batch_size: examples per step over all replicas and hosts.
+      is_chief: whether this process is the one that writes files and the progress bar.
+    """
+
+    mode: str
+    model_dir: Path
+    step: int
+    last_step: int | None
+    batch_size: int
+    is_chief: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class LoopView:
+    """What a hook may see between two loops. Reading a lazy value waits for the device.
+
+    Attributes:
+      mode: "train", "eval" or "infer".
+      model_dir: where the run keeps its files.
+      before: global step before the loop (in evaluate and predict: batches before it).
+      step: global step after the loop (likewise).
+      elapsed_secs: wall time since the previous `after_loop` (since `begin` for the first).
+      input_wait_secs: the part of it that the main thread waited for input.
+      examples: real examples (padding not counted) in the loop.
+      input_position: where the input stands after the last batch of the loop (JSON), or
+        None in evaluate and predict.
+    """
+
+    mode: str
+    model_dir: Path
+    before: int
+    step: int
+    elapsed_secs: float
+    input_wait_secs: float
+    examples: int
+    input_position: Any
+    read_losses: Callable[[], np.ndarray]
+    read_metrics: Callable[[], Mapping[str, np.ndarray]]
+    read_state: Callable[[], Any]
+
+    @property
+    def losses(self) -> np.ndarray:
+        """Losses of the loop's steps, `[step - before]` float32: entry i is the loss of
+        step `before + 1 + i`. Empty in predict."""
+        return self.read_losses()
+
+    @property
+    def metrics(self) -> Mapping[str, np.ndarray]:
+        """Per-step means of `EstimatorSpec.metrics`, each `[step - before]`. Train mode only;
+        empty elsewhere."""
+        return self.read_metrics()
+
+    def state(self) -> Any:
+        """Returns a copy of the train state after the loop that outlives the next loop."""
+        return self.read_state()
+
+
+class Hook:
+    """Runs on the host between the loops of train, evaluate or predict. Override what you need.
+
+    Order: hooks run in the order given, the built-in ones after the user's own, and the
+    checkpoint saver last. An exception from any method ends the run and reaches the caller
+    as itself.
+    """
+
+    def begin(self, context: HookContext) -> None:
+        """Called once, before the first loop."""
+
+    def next_step(self, step: int) -> int | None:
+        """Returns the exact global step, after `step`, at which this hook next needs
+        control, or None. The loop is cut there."""
+        return None
+
+    def before_loop(self, step: int) -> None:
+        """Called before each loop with the global step at which it starts."""
+
+    def after_loop(self, view: LoopView) -> str | None:
+        """Called after each loop. A returned string is a reason to stop, and is logged."""
+        return None
+
+    def before_save(self, view: LoopView) -> str | None:
+        """Called before a checkpoint of `view` is written. A returned string is a reason
+        not to write it, and is logged."""
+        return None
+
+    def after_save(self, step: int, path: Path) -> None:
+        """Called when a checkpoint has been handed to the writer: `path` is where it
+        appears, whole, once written."""
+
+    def end(self, view: LoopView) -> None:
+        """Called once after the last loop of a run that ended without an error. `view`
+        is that of the last loop, or an empty one (`before == step`) if there was none."""
+
+    def on_error(self, error: BaseException) -> None:
+        """Called once instead of `end` when the run ends by `error`."""

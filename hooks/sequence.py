@@ -1,0 +1,69 @@
+"""The hooks of one run, called together and in order."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from hooks.base import Hook, HookContext, LoopView
+
+logger = logging.getLogger("estimator")
+
+
+class HookSequence:
+    """Runs hooks in the order given; a context manager around the whole run.
+
+    If the run ends by an error, every hook whose `begin` was called hears of it through
+    `on_error`. An error there is added to the first one as a note and never replaces it.
+    """
+
+    def __init__(self, hooks: Sequence[Hook]):
+        self._hooks = list(hooks)
+        self._begun: list[Hook] = []
+
+    def __enter__(self) -> HookSequence:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            return
+        for hook in self._begun:
+            try:
+                hook.on_error(error)
+            except Exception as another:
+                error.add_note(
+                    f"{type(hook).__name__}.on_error failed too: "
+                    f"{type(another).__name__}: {another}"
+                )
+
+    def begin(self, context: HookContext) -> None:
+        """Calls every hook's `begin`."""
+        for hook in self._hooks:
+            self._begun.append(hook)
+            hook.begin(context)
+
+    def loop_end(self, step: int, at_most: int) -> int:
+        """Returns where a loop that starts at `step` has to end: at `at_most`, or earlier
+        where a hook asks for an exact step."""
+        asked = (hook.next_step(step) for hook in self._hooks)
+        return min([at_most, *(wanted for wanted in asked if wanted is not None and wanted > step)])
+
+    def before_loop(self, step: int) -> None:
+        """Calls every hook's `before_loop`."""
+        for hook in self._hooks:
+            hook.before_loop(step)
+
+    def after_loop(self, view: LoopView) -> bool:
+        """Calls every hook's `after_loop`; says whether one of them asks to stop."""
+        stop = False
+        for hook in self._hooks:
+            reason = hook.after_loop(view)
+            if reason is not None:
+                stop = True
+                logger.info("Stop at step %d: %s.", view.step, reason.rstrip("."))
+        return stop
+
+    def end(self, view: LoopView) -> None:
+        """Calls every hook's `end`."""
+        for hook in self._hooks:
+            hook.end(view)
