@@ -137,9 +137,7 @@ def restore_train_state(path: Path, abstract: TrainState) -> TrainState:
 
 def _compare(path: Path, what: str, found: Any, wanted: Any, *, allow_more: bool = False) -> None:
     on_disk, in_model = _named(found), _named(wanted)
-    advice = (
-        "The model_dir holds another model: use a new model_dir, or change the model back."
-    )
+    advice = "The model_dir holds another model: use a new model_dir, or change the model back."
     differing = [
         f"{name}: {list(on_disk[name].shape)} in the checkpoint, {list(leaf.shape)} in the model"
         for name, leaf in in_model.items()
@@ -151,9 +149,7 @@ def _compare(path: Path, what: str, found: Any, wanted: Any, *, allow_more: bool
         )
     missing = sorted(set(in_model) - set(on_disk))
     if missing:
-        raise CheckpointMismatchError(
-            f"The {what} in {path} lack {', '.join(missing)}. {advice}"
-        )
+        raise CheckpointMismatchError(f"The {what} in {path} lack {', '.join(missing)}. {advice}")
     more = sorted(set(on_disk) - set(in_model))
     if more and not allow_more:
         raise CheckpointMismatchError(
@@ -203,9 +199,7 @@ class CheckpointWriter:
         before `save` returns, so the next loop may take its memory.
     """
 
-    def __init__(
-        self, model_dir: Path, keep_max: int | None, read_state: Callable[[], TrainState]
-    ):
+    def __init__(self, model_dir: Path, keep_max: int | None, read_state: Callable[[], TrainState]):
         import orbax.checkpoint as ocp
 
         self._directory = directory(model_dir).absolute()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hooks import EverySecs, EverySteps
-from hooks.checks import whole_number
+from hooks.checks import positive_int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         for name in ("iterations_per_loop", "host_call_every_n_steps", "infeed_buffer_bytes"):
-            whole_number(name, getattr(self, name))
+            positive_int(name, getattr(self, name))
         for name in (
             "save_checkpoints_steps",
             "keep_checkpoint_max",
@@ -74,7 +74,7 @@ class RunConfig:
             "log_step_count_steps",
         ):
             if getattr(self, name) is not None:
-                whole_number(name, getattr(self, name))
+                positive_int(name, getattr(self, name))
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an int, got {self.seed!r}.")
         if self.save_checkpoints_secs is not None:
@@ -95,7 +95,4 @@ class RunConfig:
         """Returns when checkpoints are due; the clock of a duration starts now."""
         if self.save_checkpoints_steps is not None:
             return EverySteps(self.save_checkpoints_steps)
-        return EverySecs(
-            600 if self.save_checkpoints_secs is None else self.save_checkpoints_secs
-        )
-
+        return EverySecs(600 if self.save_checkpoints_secs is None else self.save_checkpoints_secs)

@@ -20,6 +20,7 @@ class Rendezvous:
     closes everything that was registered, which wakes whoever waits on it. On exit all
     threads are joined, and the error that explains the others is raised in the caller's
     thread: a closed queue never wins over what closed it. Further errors become its notes.
+    Something registered is closed once, by whichever thread fails first, or at the end.
     """
 
     def __init__(self) -> None:
@@ -28,6 +29,7 @@ class Rendezvous:
         self._closers: list[Callable[[BaseException | None], None]] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._ended_well = False
 
     def on_close(self, close: Callable[[BaseException | None], None]) -> None:
         """Registers what to close, with the error or None, when the run ends or fails."""
@@ -43,8 +45,14 @@ class Rendezvous:
     def _run(self, name: str, target: Callable[[], None]) -> None:
         try:
             target()
+        except QueueClosed:
+            pass  # whoever closed the queue has said why, or the run is over
         except BaseException as error:
-            self._fail(name, error)
+            if self._ended_well:
+                # What was cut short may complain; nobody waits for it any more.
+                logger.warning("Thread %s failed after the run had ended.", name, exc_info=error)
+            else:
+                self._fail(name, error)
 
     def _fail(self, where: str, error: BaseException) -> None:
         with self._lock:
@@ -65,6 +73,8 @@ class Rendezvous:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
             self._fail("main", error)
+        with self._lock:
+            self._ended_well = not self._errors
         self._close(None)
         for thread in self._threads:
             thread.join(_JOIN_SECS)
@@ -80,8 +90,7 @@ class Rendezvous:
 
     def _raise_root_cause(self, raised: BaseException | None) -> None:
         with self._lock:
-            errors = list(self._errors)
-        causes = [item for item in errors if not isinstance(item[1], QueueClosed)] or errors
+            causes = [item for item in self._errors if not isinstance(item[1], QueueClosed)]
         if not causes:
             return
         root = causes[0][1]
@@ -91,4 +100,4 @@ class Rendezvous:
                 seen.add(id(other))
                 root.add_note(f"Thread {where!r} failed too: {type(other).__name__}: {other}")
         if root is not raised:
-            raise root
+            raise root from root.__cause__

@@ -22,7 +22,7 @@ from estimator.model import RESERVED_PARAMS, Model
 from estimator.programs import Programs
 from estimator.spec import ModeKeys
 from hooks import Hook, SaveListener
-from hooks.checks import whole_number
+from hooks.checks import positive_int
 
 logger = logging.getLogger("estimator")
 
@@ -174,7 +174,7 @@ class Estimator:
             )
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None:
-                whole_number(name, value)
+                positive_int(name, value)
         hooks = _checked_hooks(hooks)
         listeners = _checked_listeners(saving_listeners)
         checkpoint = checkpoints.latest(self._job.model_dir)
@@ -229,7 +229,7 @@ class Estimator:
         """
         batch_size = self._batch_size(ModeKeys.EVAL)
         if steps is not None:
-            whole_number("steps", steps)
+            positive_int("steps", steps)
         return evaluation.evaluate(
             self._job,
             input_fn,

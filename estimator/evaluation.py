@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections.abc import Callable, Sequence
@@ -41,10 +42,12 @@ def evaluate(
     See `Estimator.evaluate` for what is returned and raised.
     """
     mode = ModeKeys.EVAL
-    source = job.open_source(input_fn, mode, batch_size)
-    spec = batch_spec(source)
-    frozen, outline = job.frozen(mode, spec, checkpoint)
-    with HookSequence(hooks) as sequence:
+    with (
+        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
+        HookSequence(hooks) as sequence,
+    ):
+        spec = batch_spec(source)
+        frozen, outline = job.frozen(mode, spec, checkpoint)
         with Rendezvous() as rendezvous:
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
             loop = EvaluationLoop(job, frozen, outline, rendezvous)

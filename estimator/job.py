@@ -50,9 +50,7 @@ class Job:
         """Whether this process writes the files."""
         return jax.process_index() == 0
 
-    def open_source(
-        self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int
-    ) -> Source:
+    def open_source(self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int) -> Source:
         """Calls input_fn for `mode`; see `inputs.open_source`."""
         return open_source(
             input_fn,
@@ -63,9 +61,7 @@ class Job:
             placement=self.placement,
         )
 
-    def frozen(
-        self, mode: ModeKeys, spec: BatchSpec, path: Path | None
-    ) -> tuple[Frozen, Outline]:
+    def frozen(self, mode: ModeKeys, spec: BatchSpec, path: Path | None) -> tuple[Frozen, Outline]:
         """Returns the variables that model_fn uses in `mode`, from the checkpoint at `path`,
         or freshly initialised if it is None, and the outline of its spec."""
         initializer = self.programs.initializer(mode, spec)

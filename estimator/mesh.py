@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from estimator.config import DeviceConfig
-from hooks.checks import whole_number
+from hooks.checks import positive_int
 
 DATA_AXIS = "data"
 
@@ -59,7 +59,7 @@ class Placement:
         Raises:
           ValueError: it does not; names the nearest sizes that do.
         """
-        batch_size = whole_number(name, batch_size)
+        batch_size = positive_int(name, batch_size)
         if batch_size % self.num_replicas:
             below = batch_size // self.num_replicas * self.num_replicas
             above = below + self.num_replicas

@@ -36,9 +36,7 @@ def mean_loss(loss: jax.Array, mask: jax.Array | None) -> jax.Array:
     return loss.astype(jnp.float32) if loss.ndim == 0 else masked_mean(loss, mask)
 
 
-def step_values(
-    metrics: Mapping[str, Any] | None, mask: jax.Array | None
-) -> dict[str, jax.Array]:
+def step_values(metrics: Mapping[str, Any] | None, mask: jax.Array | None) -> dict[str, jax.Array]:
     """Returns the value of each metric over one batch alone, float32 scalars."""
     return {
         name: jnp.asarray(metric.compute(), jnp.float32)

@@ -38,15 +38,16 @@ def predict(
     See `Estimator.predict` for what is raised.
     """
     mode = ModeKeys.PREDICT
-    source = job.open_source(input_fn, mode, batch_size)
-    features, _ = source.element_spec()
-    if features is None:
-        source.close()
-        return
-    spec = (features, None)
-    frozen, outline = job.frozen(mode, spec, checkpoint)
-    _check_keys(keys, outline)
-    with HookSequence(hooks) as sequence:
+    with (
+        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
+        HookSequence(hooks) as sequence,
+    ):
+        features, _ = source.element_spec()
+        if features is None:
+            return
+        spec = (features, None)
+        frozen, outline = job.frozen(mode, spec, checkpoint)
+        _check_keys(keys, outline)
         with Rendezvous() as rendezvous:
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
             loop = PredictionLoop(job, frozen, keys, rendezvous)

@@ -33,7 +33,9 @@ class Initializer:
         specs: list[EstimatorSpec] = []
 
         def init(key: jax.Array) -> Any:
-            features, labels = jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec)
+            features, labels = jax.tree.map(
+                lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec
+            )
             variables, made = model.init(key, features, labels, mode)
             specs.append(made)
             outlines.append(Outline.of(made, mode, jax.tree.leaves(features)[0].shape[0]))

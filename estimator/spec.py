@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 
 
 class ModeKeys(enum.StrEnum):
@@ -136,15 +136,12 @@ class EstimatorSpec:
         mode = ModeKeys(self.mode)
         if mode is not ModeKeys.PREDICT:
             self._require("loss", mode, "an array [batch], or a scalar mean over the batch")
-            if not hasattr(self.loss, "ndim") or not np.issubdtype(
-                np.dtype(self.loss.dtype), np.inexact
-            ):
-                # bfloat16 is no np.inexact to numpy, yet a loss may well be one.
-                if getattr(self.loss, "dtype", None) != "bfloat16":
-                    raise TypeError(
-                        f"EstimatorSpec.loss must be a floating point array, got "
-                        f"{_describe(self.loss)}."
-                    )
+            dtype = getattr(self.loss, "dtype", None)
+            if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
+                raise TypeError(
+                    f"EstimatorSpec.loss must be a floating point array, got "
+                    f"{_describe(self.loss)}."
+                )
         if mode is ModeKeys.TRAIN:
             self._require("optimizer", mode, "an optax optimizer such as optax.adam(1e-3)")
             if not (hasattr(self.optimizer, "init") and hasattr(self.optimizer, "update")):
@@ -157,9 +154,7 @@ class EstimatorSpec:
         for name in ("metrics", "export_outputs"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, Mapping):
-                raise TypeError(
-                    f"EstimatorSpec.{name} must be a dict, got {type(value).__name__}."
-                )
+                raise TypeError(f"EstimatorSpec.{name} must be a dict, got {type(value).__name__}.")
         reserved = {"loss", "global_step"} & set(self.metrics or ())
         if reserved:
             raise ValueError(

@@ -51,9 +51,7 @@ def with_default_hooks(
         saver = CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
         closing.callback(saver.close)
         listeners = [*saving_listeners, *all_hooks]
-        all_hooks.append(
-            CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners)
-        )
+        all_hooks.append(CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners))
         yield all_hooks
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import logging
 import time
@@ -46,39 +47,51 @@ def train(
     See `Estimator.train` for what is raised.
     """
     mode = ModeKeys.TRAIN
-    source = _source_at(job, input_fn, batch_size, checkpoint)
-    spec = batch_spec(source)
-    initializer = job.programs.initializer(mode, spec)
-    outline = initializer.outline
-    if checkpoint is None:
-        state = initializer(job.config.seed)
-    else:
-        state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
-    limit = None if last_step is None else last_step - first_step
-    loop = TrainingLoop(job, state, first_step)
-    with (
-        with_default_hooks(job, hooks, saving_listeners, lambda: loop.state) as all_hooks,
-        HookSequence(all_hooks) as sequence,
-    ):
+    with contextlib.ExitStack() as stack:
+        source = _source_at(job, input_fn, batch_size, checkpoint, stack)
+        spec = batch_spec(source)
+        initializer = job.programs.initializer(mode, spec)
+        outline = initializer.outline
+        if checkpoint is None:
+            state = initializer(job.config.seed)
+        else:
+            state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
+        loop = TrainingLoop(job, state, first_step)
+        all_hooks = stack.enter_context(
+            with_default_hooks(job, hooks, saving_listeners, lambda: loop.state)
+        )
+        sequence = stack.enter_context(HookSequence(all_hooks))
         with Rendezvous() as rendezvous:
+            limit = None if last_step is None else last_step - first_step
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=limit)
             outfeed = None
             if outline.host_call is not None:
                 outfeed = host_call_outfeed(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
-            sequence.begin(
-                job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
-            )
+            sequence.begin(job.hook_context(mode, batch_size, step=first_step, last_step=last_step))
             view = loop.run(infeed, outfeed, sequence, last_step=last_step)
         sequence.end(view)
 
 
 def _source_at(
-    job: Job, input_fn: Callable[..., Any], batch_size: int, checkpoint: Path | None
+    job: Job,
+    input_fn: Callable[..., Any],
+    batch_size: int,
+    checkpoint: Path | None,
+    stack: contextlib.ExitStack,
 ) -> Source:
-    """Opens the input where the checkpoint left it; from its start if it was at its end."""
-    source = job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
+    """Opens the input where the checkpoint left it; from its start if it was at its end.
+
+    What is opened is closed with `stack`.
+    """
+
+    def opened() -> Source:
+        source = job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
+        stack.callback(source.close)
+        return source
+
+    source = opened()
     position = None if checkpoint is None else checkpoints.input_position(checkpoint)
     if position is None:
         return source
@@ -90,8 +103,7 @@ def _source_at(
         if source.element_spec()[0] is not None:
             return source
         logger.info("The input of %s was at its end and starts anew.", checkpoint)
-    source.close()
-    return job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
+    return opened()
 
 
 class TrainingLoop:
@@ -165,9 +177,7 @@ class TrainingLoop:
             outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
         return outputs
 
-    def _view(
-        self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed
-    ) -> LoopView:
+    def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed) -> LoopView:
         now, waited = time.monotonic(), infeed.wait_secs
         elapsed, self._last_look = now - self._last_look, now
         input_wait, self._waited_secs = waited - self._waited_secs, waited
