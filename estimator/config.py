@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from estimator.loop_shape import LoopShape
 from hooks import EverySecs, EverySteps
 from hooks.checks import positive_int
 
@@ -39,6 +40,9 @@ class RunConfig:
       model_dir: where checkpoints and summaries go.
       seed: of parameter initialisation and of the per-step random numbers.
       iterations_per_loop: steps that run on the device between two looks of the host.
+      loop_shape: how steps become programs: "device_loop" (one program loops over them),
+        "unrolled" (programs of ten steps) or "per_step". All compute the same; "auto" times
+        them on the first steps and keeps the fastest.
       save_checkpoints_steps: a checkpoint at every multiple of so many global steps.
       save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
       keep_checkpoint_max: newest checkpoints to keep; None keeps all.
@@ -55,6 +59,7 @@ class RunConfig:
     model_dir: str | os.PathLike[str] | None = None
     seed: int = 0
     iterations_per_loop: int = 100
+    loop_shape: str = "auto"
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
@@ -75,6 +80,11 @@ class RunConfig:
         ):
             if getattr(self, name) is not None:
                 positive_int(name, getattr(self, name))
+        shapes = ["auto", *LoopShape]
+        if self.loop_shape not in shapes:
+            raise ValueError(
+                f"loop_shape={self.loop_shape!r} is not known. Use one of {', '.join(shapes)}."
+            )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an int, got {self.seed!r}.")
         if self.save_checkpoints_secs is not None:
@@ -90,6 +100,10 @@ class RunConfig:
                 f"devices must be a DeviceConfig, got {type(self.devices).__name__}. "
                 "Write devices=DeviceConfig(devices=[...])."
             )
+
+    def fixed_loop_shape(self) -> LoopShape | None:
+        """Returns the shape of the loops, or None if it is to be measured."""
+        return None if self.loop_shape == "auto" else LoopShape(self.loop_shape)
 
     def save_checkpoints_every(self) -> EverySteps | EverySecs:
         """Returns when checkpoints are due; the clock of a duration starts now."""

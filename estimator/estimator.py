@@ -319,14 +319,8 @@ class Estimator:
                 return {"serving_default": PredictOutput(spec.predictions)}
             return spec.export_outputs
 
-        features = jax.eval_shape(
-            lambda: serving_input.features(
-                {
-                    name: jax.numpy.zeros((1, *spec.shape[1:]), spec.dtype)
-                    for name, spec in serving_input.specs.items()
-                }
-            )
-        )
+        one_row = {name: spec.with_rows(1) for name, spec in serving_input.specs.items()}
+        features = jax.eval_shape(serving_input.features, one_row)
         frozen, _ = self._job.frozen(ModeKeys.PREDICT, (features, None), path)
         export = write_export(
             export_dir_base,

@@ -16,11 +16,11 @@ import numpy as np
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
-from estimator.loops import EvalCarry, EvalOutputs, Frozen, Outputs
 from estimator.metrics import HostMetrics, MeanOverExamples
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
+from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
 from estimator.train_hooks import open_writer
 from hooks import Hook, HookSequence, LoopView
 
@@ -105,9 +105,10 @@ class EvaluationLoop:
                 self._carry,
                 self._frozen,
                 piece.batches,
-                np.int32(piece.start),
-                np.int32(piece.stop),
-                np.int32(before),
+                piece.start,
+                piece.stop,
+                global_step=before,
+                steps_left=piece.steps_left,
             )
             self.batches += piece.steps
             self._outfeed.put(outputs.every_step, piece.rows)

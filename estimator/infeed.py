@@ -12,8 +12,8 @@ import jax
 import numpy as np
 
 from estimator.errors import Rendezvous
-from estimator.loops import Batches
 from estimator.mesh import Placement
+from estimator.steps import Batches
 from input_pipeline import ClosableQueue, Position, Source, Stack
 
 _IN_FLIGHT = 2
@@ -39,6 +39,8 @@ class Piece:
       stop: behind the last one.
       rows: `[stop - start]` real examples of each batch.
       position: where the input stands after the piece.
+      steps_left: batches from the piece on to the end of the run, itself included, or None if
+        their number is unknown.
     """
 
     batches: Batches
@@ -46,6 +48,7 @@ class Piece:
     stop: int
     rows: np.ndarray
     position: Position
+    steps_left: int | None
 
     @property
     def steps(self) -> int:
@@ -86,6 +89,8 @@ class Infeed:
         self._placement = placement
         self._capacity = capacity
         self._limit = limit
+        known = [n for n in (limit, source.num_batches()) if n is not None]
+        self._left = min(known) if known else None
         self._padding = padding
         self._labels = labels
         self._queue: ClosableQueue[_Transfer] = ClosableQueue(_IN_FLIGHT, name="infeed")
@@ -120,12 +125,16 @@ class Infeed:
         stack = self._current.stack
         start, stop = self._offset, min(self._offset + at_most, stack.steps)
         self._offset = stop
+        left = self._left
+        if left is not None:
+            self._left = left - (stop - start)
         return Piece(
             batches=self._current.batches,
             start=start,
             stop=stop,
             rows=stack.rows[start:stop],
             position=stack.positions[stop - 1],
+            steps_left=left,
         )
 
     def _pump(self) -> None:

@@ -16,11 +16,11 @@ from estimator.config import RunConfig
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
 from estimator.inputs import open_source
-from estimator.loops import Frozen
 from estimator.mesh import Placement
 from estimator.outline import Outline
 from estimator.programs import BatchSpec, Programs
 from estimator.spec import ModeKeys
+from estimator.steps import Frozen
 from hooks import HookContext
 from input_pipeline import Source
 

@@ -36,6 +36,11 @@ class Placement:
         """Replicas over the whole job: each sees its share of the batch."""
         return self.mesh.shape[DATA_AXIS]
 
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the devices are CPUs."""
+        return self.mesh.devices.flat[0].platform == "cpu"
+
     @cached_property
     def replicated(self) -> NamedSharding:
         """A whole copy on every device."""

@@ -13,10 +13,10 @@ import numpy as np
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job
-from estimator.loops import Frozen
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
+from estimator.steps import Frozen
 from hooks import Hook, HookSequence, LoopView
 from input_pipeline import ClosableQueue
 
@@ -124,9 +124,10 @@ class PredictionLoop:
             self._carry,
             self._frozen,
             piece.batches,
-            np.int32(piece.start),
-            np.int32(piece.stop),
-            np.int32(before),
+            piece.start,
+            piece.stop,
+            global_step=before,
+            steps_left=piece.steps_left,
         )
         self._batches += piece.steps
         self._outfeed.put(outputs.every_step, piece.rows)

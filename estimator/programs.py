@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from estimator import loops
 from estimator.config import RunConfig
+from estimator.loop_program import LoopProgram
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.outline import Outline
 from estimator.spec import EstimatorSpec, ModeKeys
 from estimator.state import TrainState
+from estimator.steps import Step, eval_step, predict_step, train_step
 
 BatchSpec = tuple[Any, Any]
 """(features, labels) with a `jax.ShapeDtypeStruct` `[batch, ...]` for each array."""
@@ -76,13 +77,13 @@ def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
 
 
 class Programs:
-    """Makes the jitted loops of one Estimator, each once."""
+    """Makes the loops of one Estimator, each once."""
 
     def __init__(self, model: Model, placement: Placement, config: RunConfig):
         self._model = model
         self._placement = placement
         self._config = config
-        self._loops: dict[Any, Callable[..., Any]] = {}
+        self._loops: dict[Any, LoopProgram] = {}
         self._initializers: dict[Any, Initializer] = {}
         self._capacities: dict[Any, int] = {}
 
@@ -108,34 +109,32 @@ class Programs:
         self._capacities[key] = max(known, min(wanted, max(budget, 1)))
         return self._capacities[key]
 
-    def train(self) -> Callable[..., Any]:
-        """Returns the jitted training loop; it takes over (donates) the state."""
+    def train(self) -> LoopProgram:
+        """Returns the training loop; see `steps.train_step`."""
+        every_n = self._config.host_call_every_n_steps
         return self._loop(
-            ModeKeys.TRAIN,
-            lambda: loops.train_loop(
-                self._model,
-                seed=self._config.seed,
-                host_call_every_n_steps=self._config.host_call_every_n_steps,
-            ),
+            ModeKeys.TRAIN, lambda: train_step(self._model, seed=self._config.seed), every_n
         )
 
-    def evaluate(self) -> Callable[..., Any]:
-        """Returns the jitted evaluation loop."""
-        return self._loop(
-            ModeKeys.EVAL, lambda: loops.eval_loop(self._model, seed=self._config.seed)
-        )
+    def evaluate(self) -> LoopProgram:
+        """Returns the evaluation loop; see `steps.eval_step`."""
+        return self._loop(ModeKeys.EVAL, lambda: eval_step(self._model, seed=self._config.seed))
 
-    def predict(self, keys: tuple[str, ...] | None) -> Callable[..., Any]:
-        """Returns the jitted prediction loop for `keys` of the predictions (None: all)."""
+    def predict(self, keys: tuple[str, ...] | None) -> LoopProgram:
+        """Returns the prediction loop for `keys` of the predictions (None: all); see
+        `steps.predict_step`."""
         return self._loop(
             (ModeKeys.PREDICT, keys),
-            lambda: loops.predict_loop(self._model, seed=self._config.seed, keys=keys),
+            lambda: predict_step(self._model, seed=self._config.seed, keys=keys),
         )
 
-    def _loop(self, key: Any, make: Callable[[], loops.Loop]) -> Callable[..., Any]:
+    def _loop(self, key: Any, make_step: Callable[[], Step], every_n: int = 1) -> LoopProgram:
         if key not in self._loops:
-            self._loops[key] = jax.jit(
-                make(), donate_argnums=0, out_shardings=(self._placement.replicated, None)
+            self._loops[key] = LoopProgram(
+                make_step(),
+                self._placement,
+                every_n=every_n,
+                shape=self._config.fixed_loop_shape(),
             )
         return self._loops[key]
 

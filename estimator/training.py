@@ -18,10 +18,10 @@ from estimator import checkpoints
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
-from estimator.loops import Outputs, TrainOutputs
 from estimator.outfeed import Outfeed
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
+from estimator.steps import Outputs, TrainOutputs
 from estimator.train_hooks import with_default_hooks
 from hooks import Hook, HookSequence, LoopView, SaveListener
 from input_pipeline import PositionError, Source
@@ -56,7 +56,7 @@ def train(
             state = initializer(job.config.seed)
         else:
             state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
-        loop = TrainingLoop(job, state, first_step)
+        loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
             with_default_hooks(job, hooks, saving_listeners, lambda: loop.state)
         )
@@ -70,7 +70,7 @@ def train(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
             sequence.begin(job.hook_context(mode, batch_size, step=first_step, last_step=last_step))
-            view = loop.run(infeed, outfeed, sequence, last_step=last_step)
+            view = loop.run(infeed, outfeed, sequence)
         sequence.end(view)
 
 
@@ -114,9 +114,10 @@ class TrainingLoop:
       step: its global step, known without waiting for the device.
     """
 
-    def __init__(self, job: Job, state: TrainState, step: int):
+    def __init__(self, job: Job, state: TrainState, step: int, last_step: int | None):
         self.state = state
         self.step = step
+        self._last_step = last_step
         self._job = job
         self._program = job.programs.train()
         self._in_flight: collections.deque[Any] = collections.deque()
@@ -128,10 +129,9 @@ class TrainingLoop:
         infeed: Infeed,
         outfeed: Outfeed | None,
         hooks: HookSequence,
-        *,
-        last_step: int | None,
     ) -> LoopView:
         """Runs loop after loop; returns the view of the last one, all its outputs delivered."""
+        last_step = self._last_step
         view = self._view(self.step, [], infeed)
         stop = False
         while not stop and (last_step is None or self.step < last_step):
@@ -167,9 +167,10 @@ class TrainingLoop:
             self.state,
             (),
             piece.batches,
-            np.int32(piece.start),
-            np.int32(piece.stop),
-            np.int32(before),
+            piece.start,
+            piece.stop,
+            global_step=before,
+            steps_left=piece.steps_left,
         )
         self.step += piece.steps
         self._in_flight.append(outputs.every_step.loss)

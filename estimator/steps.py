@@ -1,4 +1,4 @@
-"""The steps of train, evaluate and predict, and the loop around them on the device. Pure."""
+"""The steps of train, evaluate and predict: pure functions of one batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from estimator.metrics import is_mergeable, masked_sum, mean_loss, step_values
 from estimator.model import Model
@@ -31,12 +30,11 @@ class Batches(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What one step sends out of the loop; the loop returns it stacked.
+    """What one step sends out of the loop, which returns it stacked.
 
     Attributes:
-      every_step: pytree; stacked to `[capacity, ...]`, entry i from the i-th step of the loop.
-      every_n: pytree that leaves only on steps that are multiples of n; stacked to
-        `[capacity // n + 1, ...]`, entry i from the i-th such step of the loop.
+      every_step: pytree that leaves on every step.
+      every_n: pytree that leaves only on steps that are multiples of n.
     """
 
     every_step: Any
@@ -45,86 +43,6 @@ class Outputs(NamedTuple):
 
 Step = Callable[[Any, Any, Batches], tuple[Any, Outputs]]
 """One step: (carry, constants, one batch) -> (carry, outputs)."""
-
-Loop = Callable[..., tuple[Any, Outputs]]
-"""(carry, constants, batches, start, stop, global_step) -> (carry, stacked outputs)."""
-
-
-def device_loop(step: Step, *, every_n: int = 1) -> Loop:
-    """Returns a function that runs `step` over a part of stacked batches, on the device.
-
-    The function is `loop(carry, constants, batches, start, stop, global_step)`: it runs the
-    batches `start` to `stop`, which are not static: one compiled program serves every loop
-    length. `global_step` is the number of steps before the loop and decides which are
-    multiples of `every_n`.
-    """
-
-    def loop(
-        carry: Any, constants: Any, batches: Batches, start: Any, stop: Any, global_step: Any
-    ) -> tuple[Any, Outputs]:
-        # jit caches the trace: the step is traced once for its shapes and its use in the body.
-        traced_step = jax.jit(step, inline=True)
-        capacity = jax.tree.leaves(batches)[0].shape[0]
-        first = jax.tree.map(lambda leaf: leaf[0], batches)
-        new_carry, shapes = jax.eval_shape(traced_step, carry, constants, first)
-        _check_carry(carry, new_carry)
-        slots = capacity // every_n + 1
-        buffers = Outputs(
-            _buffers(shapes.every_step, capacity), _buffers(shapes.every_n, slots + 1)
-        )
-
-        def body(index: Any, state: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
-            carry, buffers = state
-            carry, outputs = traced_step(carry, constants, _at(batches, index))
-            position = index - start
-            before, after = global_step + position, global_step + position + 1
-            # Steps that are not due write to a last slot that nobody reads.
-            slot = jnp.where(
-                after % every_n == 0, before // every_n - global_step // every_n, slots
-            )
-            return carry, Outputs(
-                _put(buffers.every_step, outputs.every_step, position),
-                _put(buffers.every_n, outputs.every_n, slot),
-            )
-
-        return lax.fori_loop(start, stop, body, (carry, buffers))
-
-    return loop
-
-
-def _buffers(shapes: Any, length: int) -> Any:
-    return jax.tree.map(lambda leaf: jnp.zeros((length, *leaf.shape), leaf.dtype), shapes)
-
-
-def _at(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
-
-
-def _put(buffers: Any, values: Any, index: Any) -> Any:
-    return jax.tree.map(
-        lambda buffer, value: lax.dynamic_update_index_in_dim(buffer, value, index, 0),
-        buffers,
-        values,
-    )
-
-
-def _check_carry(before: Any, after: Any) -> None:
-    """Refuses a step that changes the structure, a shape or a dtype of its state."""
-    old = jax.tree_util.tree_leaves_with_path(before)
-    new = jax.tree_util.tree_leaves_with_path(after)
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        raise TypeError(
-            "A step changed the structure of its state from "
-            f"{[jax.tree_util.keystr(path) for path, _ in old]} to "
-            f"{[jax.tree_util.keystr(path) for path, _ in new]}."
-        )
-    for (path, was), (_, now) in zip(old, new, strict=True):
-        if was.shape != now.shape or was.dtype != now.dtype:
-            raise TypeError(
-                f"A step changed {jax.tree_util.keystr(path)} of its state from "
-                f"{was.dtype}{list(was.shape)} to {now.dtype}{list(now.shape)}. State must keep "
-                "its shape and dtype: cast in the model or the optimizer."
-            )
 
 
 def step_rng(seed: int, step: Any) -> jax.Array:
@@ -139,8 +57,8 @@ class TrainOutputs(NamedTuple):
     metrics: dict[str, Any]
 
 
-def train_loop(model: Model, *, seed: int, host_call_every_n_steps: int) -> Loop:
-    """Returns the loop of training: its carry is a TrainState, `every_step` of its outputs
+def train_step(model: Model, *, seed: int) -> Step:
+    """Returns the step of training: its carry is a TrainState, `every_step` of its outputs
     a TrainOutputs, `every_n` the host_call tensors (an empty tuple if there are none)."""
 
     def step(state: TrainState, constants: Any, batch: Batches) -> tuple[TrainState, Outputs]:
@@ -177,7 +95,7 @@ def train_loop(model: Model, *, seed: int, host_call_every_n_steps: int) -> Loop
             opt_state=opt_state,
         ), outputs
 
-    return device_loop(step, every_n=host_call_every_n_steps)
+    return step
 
 
 class Frozen(NamedTuple):
@@ -218,8 +136,8 @@ class EvalOutputs(NamedTuple):
     tensors: Any
 
 
-def eval_loop(model: Model, *, seed: int) -> Loop:
-    """Returns the loop of evaluation: its carry is an EvalCarry, its constants a Frozen,
+def eval_step(model: Model, *, seed: int) -> Step:
+    """Returns the step of evaluation: its carry is an EvalCarry, its constants a Frozen,
     `every_step` of its outputs an EvalOutputs."""
 
     def step(carry: EvalCarry, frozen: Frozen, batch: Batches) -> tuple[EvalCarry, Outputs]:
@@ -248,11 +166,11 @@ def eval_loop(model: Model, *, seed: int) -> Loop:
         merged = {name: metric.merge(metrics[name]) for name, metric in carry.merged.items()}
         return EvalCarry(carry.batch + 1, merged), Outputs(outputs)
 
-    return device_loop(step)
+    return step
 
 
-def predict_loop(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> Loop:
-    """Returns the loop of prediction: its carry is the number of batches so far (int32
+def predict_step(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> Step:
+    """Returns the step of prediction: its carry is the number of batches so far (int32
     scalar), its constants a Frozen, `every_step` of its outputs the predictions, only those
     under `keys` if given."""
 
@@ -271,4 +189,4 @@ def predict_loop(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> Lo
             predictions = {key: predictions[key] for key in keys}
         return carry + 1, Outputs(predictions)
 
-    return device_loop(step)
+    return step

@@ -1,0 +1,14 @@
+from estimator.export.loading import LoadedModel as LoadedModel
+from estimator.export.loading import LoadedSignature as LoadedSignature
+from estimator.export.loading import load as load
+from estimator.export.manifest import Manifest as Manifest
+from estimator.export.manifest import SignatureSpec as SignatureSpec
+from estimator.export.outputs import ClassificationOutput as ClassificationOutput
+from estimator.export.outputs import ExportOutput as ExportOutput
+from estimator.export.outputs import PredictOutput as PredictOutput
+from estimator.export.outputs import RegressionOutput as RegressionOutput
+from estimator.export.serving_input import ServingInput as ServingInput
+from estimator.export.serving_input import serving_input as serving_input
+from estimator.export.tensor_spec import TensorSpec as TensorSpec
+from estimator.export.writing import PLATFORMS as PLATFORMS
+from estimator.export.writing import write as write
