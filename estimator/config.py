@@ -7,9 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
 from hooks import EverySecs, EverySteps
 from hooks.checks import positive_int
+
+# A loop that lasts a time is as many dispatches as it takes; so many steps make each cheap.
+_TIMED_LOOP_DISPATCH = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +43,9 @@ class RunConfig:
     Attributes:
       model_dir: where checkpoints and summaries go.
       seed: of parameter initialisation and of the per-step random numbers.
-      iterations_per_loop: steps that run on the device between two looks of the host.
+      iterations_per_loop: steps that run on the device between two looks of the host: a
+        number, a duration such as "30s" or "5m" (as many steps as it holds, measured again
+        and again), or "auto" (about a second).
       loop_shape: how steps become programs: "device_loop" (one program loops over them),
         "unrolled" (programs of ten steps) or "per_step". All compute the same; "auto" times
         them on the first steps and keeps the fastest.
@@ -58,7 +64,7 @@ class RunConfig:
 
     model_dir: str | os.PathLike[str] | None = None
     seed: int = 0
-    iterations_per_loop: int = 100
+    iterations_per_loop: int | str = 100
     loop_shape: str = "auto"
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
@@ -70,7 +76,8 @@ class RunConfig:
     devices: DeviceConfig = DeviceConfig()
 
     def __post_init__(self) -> None:
-        for name in ("iterations_per_loop", "host_call_every_n_steps", "infeed_buffer_bytes"):
+        loop_length(self.iterations_per_loop)
+        for name in ("host_call_every_n_steps", "infeed_buffer_bytes"):
             positive_int(name, getattr(self, name))
         for name in (
             "save_checkpoints_steps",
@@ -100,6 +107,13 @@ class RunConfig:
                 f"devices must be a DeviceConfig, got {type(self.devices).__name__}. "
                 "Write devices=DeviceConfig(devices=[...])."
             )
+
+    @property
+    def steps_per_dispatch(self) -> int:
+        """Steps that are handed to the devices at once, at most."""
+        if isinstance(self.iterations_per_loop, int):
+            return self.iterations_per_loop
+        return _TIMED_LOOP_DISPATCH
 
     def fixed_loop_shape(self) -> LoopShape | None:
         """Returns the shape of the loops, or None if it is to be measured."""

@@ -95,10 +95,10 @@ class EvaluationLoop:
     def run(self, infeed: Infeed, hooks: HookSequence) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
         delivered."""
-        iterations_per_loop = self._job.config.iterations_per_loop
+        steps = self._job.config.steps_per_dispatch
         view = self._view(self.batches, None, None)
         stop = False
-        while not stop and (piece := infeed.take(iterations_per_loop)) is not None:
+        while not stop and (piece := infeed.take(steps)) is not None:
             before = self.batches
             hooks.before_loop(before)
             self._carry, outputs = self._program(

@@ -89,7 +89,7 @@ class Job:
     ) -> Infeed:
         """Starts to read `source`, up to `limit` batches."""
         batches = [n for n in (limit, source.num_batches()) if n is not None]
-        wanted = max(1, min([self.config.iterations_per_loop, *batches]))
+        wanted = max(1, min([self.config.steps_per_dispatch, *batches]))
         return Infeed(
             source,
             rendezvous,

@@ -103,7 +103,7 @@ class PredictionLoop:
         while True:
             # With results under way, never wait for input that is not there yet.
             while not ended and ahead < _DISPATCHES_AHEAD and (ahead == 0 or infeed.ready):
-                piece = infeed.take(self._job.config.iterations_per_loop)
+                piece = infeed.take(self._job.config.steps_per_dispatch)
                 if piece is None:
                     ended = True
                 else:

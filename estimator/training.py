@@ -18,6 +18,7 @@ from estimator import checkpoints
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
+from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
@@ -132,11 +133,12 @@ class TrainingLoop:
     ) -> LoopView:
         """Runs loop after loop; returns the view of the last one, all its outputs delivered."""
         last_step = self._last_step
+        length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
         stop = False
         while not stop and (last_step is None or self.step < last_step):
             before = self.step
-            limit = before + self._job.config.iterations_per_loop
+            limit = before + length.steps
             target = hooks.loop_end(before, limit if last_step is None else min(limit, last_step))
             piece = infeed.take(target - before)
             if piece is None:
@@ -146,7 +148,10 @@ class TrainingLoop:
             while piece is not None:
                 parts.append((piece, self._dispatch(piece, outfeed)))
                 piece = infeed.take(target - self.step) if self.step < target else None
+            if length.learning:
+                jax.block_until_ready(self.state)
             view = self._view(before, parts, infeed)
+            length.observe(self.step - before, view.elapsed_secs)
             stop = hooks.after_loop(view)
         if not stop and last_step is not None and self.step < last_step:
             logger.warning(

@@ -1,0 +1,90 @@
+"""Decides when a checkpoint is written, and asks the other hooks whether it may be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from hooks import checks
+from hooks.base import Every, Hook, HookContext, LoopView, Saver
+
+logger = logging.getLogger(__name__)
+
+
+class SaveListener(Protocol):
+    """What is asked before a checkpoint is written and told after; every `Hook` is one."""
+
+    def before_save(self, view: LoopView) -> str | None: ...
+
+    def after_save(self, step: int, path: Path) -> None: ...
+
+
+class CheckpointSaverHook(Hook):
+    """Saves a checkpoint whenever one is due, and one where the run ends.
+
+    Nothing is saved when a run begins: where it starts there is either the checkpoint it
+    was restored from, or nothing yet worth keeping. The save at the end also covers a run
+    that is stopped before its first loop.
+
+    Args:
+      saver: writes the checkpoints.
+      every: when one is due; None saves only at the end. Loops are cut at the multiples of
+        `EverySteps`, so those checkpoints have exact steps. `EverySecs` is judged by the
+        clock of this process, so on many hosts use `EverySteps`: all must save together.
+      listeners: asked in order before each save, and told in order after it. Any one of them
+        can veto a save; all are asked all the same.
+    """
+
+    def __init__(self, saver: Saver, every: Every | None, listeners: Sequence[SaveListener] = ()):
+        self._saver = saver
+        self._every = None if every is None else checks.every(every)
+        self._listeners = tuple(listeners)
+        self._settled_step: int | None = None
+
+    def begin(self, context: HookContext) -> None:
+        if context.mode != "train":
+            # Elsewhere LoopView.step counts batches: a checkpoint of it would be misnamed.
+            raise ValueError(
+                f"CheckpointSaverHook saves the progress of training, but the mode is "
+                f"{context.mode!r}. Give it to train()."
+            )
+        self._settled_step = None
+
+    def next_step(self, step: int) -> int | None:
+        return None if self._every is None else self._every.next_step(step)
+
+    def after_loop(self, view: LoopView) -> None:
+        if self._every is not None and self._every.due(view.before, view.step):
+            self._save(view)
+
+    def end(self, view: LoopView) -> None:
+        self._save(view)
+        self._saver.wait()
+
+    def on_error(self, error: BaseException) -> None:
+        # A checkpoint that was begun before the error is good: let it become whole.
+        try:
+            self._saver.wait()
+        except BaseException as failed:
+            # Even a Ctrl-C here only ends the waiting: `error` is what the caller must see.
+            if failed is not error:
+                error.add_note(
+                    f"The checkpoint being written failed too: {type(failed).__name__}: {failed}"
+                )
+
+    def _save(self, view: LoopView) -> None:
+        if view.step == self._settled_step:  # the end of a run that has just saved
+            return
+        self._settled_step = view.step
+        vetoes = [listener.before_save(view) for listener in self._listeners]
+        reasons = [reason for reason in vetoes if reason is not None]
+        if reasons:
+            logger.warning("No checkpoint at step %d: %s", view.step, "; ".join(reasons))
+            return
+        path = self._saver.save(view)
+        if path is None:  # such as the step that the run was restored from
+            return
+        for listener in self._listeners:
+            listener.after_save(view.step, path)

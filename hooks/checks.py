@@ -1,0 +1,46 @@
+"""Checks of the arguments that several hooks take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hooks.base import Every, EverySecs, EverySteps
+
+
+def positive_int(name: str, value: Any) -> int:
+    """Returns `value` as an int if it is a whole number above zero (NumPy's count).
+
+    Raises:
+      TypeError: it is no integer.
+      ValueError: it is below one.
+    """
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a positive int, got {value!r}.")
+    if value < 1:
+        raise ValueError(f"{name} must be a positive int, got {value!r}.")
+    return int(value)
+
+
+def positive_secs(name: str, value: Any) -> float:
+    """Returns `value` if it is a positive number of seconds.
+
+    Raises:
+      ValueError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}.")
+    return value
+
+
+def every(value: Any) -> Every:
+    """Returns `value` if it says how often something is due.
+
+    Raises:
+      TypeError: it does not, such as a bare number.
+    """
+    if not isinstance(value, EverySteps | EverySecs):
+        raise TypeError(
+            f"every must be EverySteps or EverySecs, got {value!r}. "
+            "Write every=EverySteps(100), or every=EverySecs(60)."
+        )
+    return value

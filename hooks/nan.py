@@ -1,0 +1,101 @@
+"""Stops a run whose loss is no longer a number, and keeps it out of the checkpoints."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from hooks.base import Hook, HookContext, LoopView
+
+logger = logging.getLogger(__name__)
+
+
+class NanLossError(FloatingPointError):
+    """The loss became NaN or infinite.
+
+    Attributes:
+      step: the first global step with such a loss.
+      loss: that loss.
+    """
+
+    def __init__(self, step: int, loss: float):
+        super().__init__(step, loss)
+        self.step = step
+        self.loss = loss
+
+    def __str__(self) -> str:
+        return (
+            f"The loss is {self.loss} at step {self.step}. Try a lower learning rate or gradient "
+            "clipping, and look at the batch of that step; jax.config.update('jax_debug_nans', "
+            "True) finds the operation that made the first NaN."
+        )
+
+
+class NanHook(Hook):
+    """Ends the run when a loss is NaN or infinite, and names the first such step.
+
+    The device is never made to wait: after each loop the losses of the loop *before* it are
+    judged, which are ready or nearly so, while the present one runs. So a run ends one loop
+    late, always, and on all hosts alike. Before a checkpoint is written, and at the end,
+    everything is judged that has run: no checkpoint has a bad loss behind it.
+
+    A loss is that of the step's batch before its update, so variables that become NaN in the
+    very last update before a checkpoint do not show in it.
+
+    Args:
+      fail_on_nan: raise `NanLossError`. If False, the run stops without an error, a warning
+        names the step, and no further checkpoint is written.
+    """
+
+    def __init__(self, fail_on_nan: bool = True):
+        self._fail_on_nan = fail_on_nan
+        self._unjudged: LoopView | None = None
+        self._found: NanLossError | None = None
+
+    def begin(self, context: HookContext) -> None:
+        self._found = None
+
+    def after_loop(self, view: LoopView) -> str | None:
+        self._judge_previous()
+        self._unjudged = view
+        return self._reason()
+
+    def before_save(self, view: LoopView) -> str | None:
+        self._judge_all(view)
+        return self._reason()
+
+    def end(self, view: LoopView) -> None:
+        self._judge_all(view)
+
+    def on_error(self, error: BaseException) -> None:
+        self._unjudged = None
+
+    def _judge_all(self, view: LoopView) -> None:
+        if self._unjudged is not view:
+            self._judge_previous()
+        self._unjudged = None
+        self._judge(view)
+
+    def _judge_previous(self) -> None:
+        previous, self._unjudged = self._unjudged, None
+        if previous is not None:
+            self._judge(previous)
+
+    def _judge(self, view: LoopView) -> None:
+        if self._found is not None:
+            return
+        losses = view.losses
+        bad = np.flatnonzero(~np.isfinite(losses))
+        if bad.size == 0:
+            return
+        first = int(bad[0])
+        self._found = NanLossError(view.before + 1 + first, float(losses[first]))
+        if self._fail_on_nan:
+            raise self._found
+        logger.warning("%s", self._found)
+
+    def _reason(self) -> str | None:
+        if self._found is None:
+            return None
+        return f"NanHook: the loss is {self._found.loss} at step {self._found.step}"

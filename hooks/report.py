@@ -1,0 +1,117 @@
+"""Tells how training goes: loss, metrics and speed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from hooks import checks
+from hooks.base import Every, Hook, HookContext, LoopView, Writer
+
+logger = logging.getLogger(__name__)
+
+
+class LoggingHook(Hook):
+    """Logs the step, its loss and its metrics, through `logging`, in the chief process.
+
+    Also once where the run ends, so that a short run reports a loss too.
+
+    Args:
+      every: when a line is due; it reports the last step of the loop.
+      formatter: makes the line from `{"step": ..., "loss": ..., **metrics}` (an int, then
+        floats; predict has no loss).
+    """
+
+    def __init__(
+        self, every: Every, formatter: Callable[[Mapping[str, int | float]], str] | None = None
+    ):
+        self._every = checks.every(every)
+        self._formatter = formatter or _one_line
+        self._is_chief = True
+        self._logged_step = -1
+
+    def begin(self, context: HookContext) -> None:
+        self._is_chief = context.is_chief
+        self._logged_step = context.step  # a run of no steps has nothing to tell
+
+    def after_loop(self, view: LoopView) -> None:
+        if self._every.due(view.before, view.step):
+            self._log(view)
+
+    def end(self, view: LoopView) -> None:
+        if view.step != self._logged_step:
+            self._log(view)
+
+    def _log(self, view: LoopView) -> None:
+        self._logged_step = view.step
+        if not self._is_chief:
+            return
+        values: dict[str, int | float] = {"step": view.step}
+        losses = view.losses
+        if losses.size:
+            values["loss"] = float(losses[-1])
+        for name, metric in view.metrics.items():
+            values[name] = float(metric[-1])
+        logger.info("%s", self._formatter(values))
+
+
+def _one_line(values: Mapping[str, int | float]) -> str:
+    rest = [f"{name} = {value:.6g}" for name, value in values.items() if name != "step"]
+    return f"step {values['step']}: {', '.join(rest)}"
+
+
+class ThroughputHook(Hook):
+    """Measures the speed of training over the whole time since it last reported.
+
+    Logs, and writes if there is a writer, in the chief process: `global_step/sec`,
+    `examples/sec` and `input_wait_fraction` (the part of the time, 0 to 1, that was spent
+    waiting for input: near 1, the input is too slow for the devices). The first interval
+    contains the time to compile.
+
+    Args:
+      every: when a report is due.
+      writer: where the scalars go besides the log; whoever made it closes it.
+    """
+
+    def __init__(self, every: Every, writer: Writer | None = None):
+        self._every = checks.every(every)
+        self._writer = writer
+        self._is_chief = True
+        self._reset()
+
+    def _reset(self) -> None:
+        self._steps = 0
+        self._examples = 0
+        self._secs = 0.0
+        self._input_wait_secs = 0.0
+
+    def begin(self, context: HookContext) -> None:
+        self._is_chief = context.is_chief
+        self._reset()
+
+    def after_loop(self, view: LoopView) -> None:
+        self._steps += view.step - view.before
+        self._examples += view.examples
+        self._secs += view.elapsed_secs
+        self._input_wait_secs += view.input_wait_secs
+        # A coarse clock may not have moved: such an interval goes on to the next report.
+        if self._every.due(view.before, view.step) and self._secs > 0:
+            if self._is_chief:
+                self._report(view.step)
+            self._reset()
+
+    def _report(self, step: int) -> None:
+        steps_per_sec = self._steps / self._secs
+        examples_per_sec = self._examples / self._secs
+        input_wait_fraction = self._input_wait_secs / self._secs
+        logger.info(
+            "step %d: %.6g steps/sec, %.6g examples/sec, %.0f%% of the time waiting for input",
+            step,
+            steps_per_sec,
+            examples_per_sec,
+            100 * input_wait_fraction,
+        )
+        if self._writer is not None:
+            self._writer.add_scalar("global_step/sec", steps_per_sec, step)
+            self._writer.add_scalar("examples/sec", examples_per_sec, step)
+            self._writer.add_scalar("input_wait_fraction", input_wait_fraction, step)

@@ -1,0 +1,153 @@
+"""A loop gives what a plain Python loop gives, in each of its shapes, for every length."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from estimator.config import DeviceConfig
+from estimator.loop_program import LoopProgram
+from estimator.loop_shape import LoopShape
+from estimator.mesh import Placement
+from estimator.steps import Batches, Outputs
+
+CAPACITY, ROWS = 25, 4
+DATA = np.arange(CAPACITY * ROWS, dtype=np.float32).reshape(CAPACITY, ROWS)
+
+
+@contextlib.contextmanager
+def compilations():
+    """Yields a list that gets an entry for every program that is compiled in the body."""
+    events = []
+
+    def listen(event, duration, **kwargs):
+        if "backend_compile" in event:
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def step(carry, constants, batch):
+    """Order matters, the constants matter, and every row goes out."""
+    carry = carry * constants + batch.features.sum()
+    return carry, Outputs({"carry": carry, "rows": batch.features * 2}, (carry + 1,))
+
+
+def in_python(carry, start, stop):
+    carries = []
+    for batch in DATA[start:stop]:
+        carry = np.float32(carry * np.float32(0.5) + batch.sum())
+        carries.append(carry)
+    return carries
+
+
+def placement(devices=1):
+    return Placement.make(DeviceConfig(devices=jax.devices()[:devices]))
+
+
+def run(program, place, start, stop, carry=1.0, global_step=0, steps_left=None):
+    batches = jax.device_put(Batches(DATA, None, None), place.for_batch_size(ROWS))
+    carry = jax.device_put(np.float32(carry), place.replicated)
+    constants = jax.device_put(np.float32(0.5), place.replicated)
+    return program(
+        carry, constants, batches, start, stop, global_step=global_step, steps_left=steps_left
+    )
+
+
+SHAPES = [*LoopShape, None]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("devices", [1, 4])
+def test_every_part_of_a_stack_gives_what_a_python_loop_gives(shape, devices):
+    place = placement(devices)
+    program = LoopProgram(step, place, shape=shape)
+
+    for start, stop in [(0, 25), (0, 1), (24, 25), (3, 9), (5, 15), (2, 24)]:
+        carry, outputs = run(program, place, start, stop)
+
+        wanted = in_python(1.0, start, stop)
+        np.testing.assert_allclose(float(carry), wanted[-1], rtol=1e-6)
+        got = np.asarray(outputs.every_step["carry"])
+        np.testing.assert_allclose(got[: stop - start], wanted, rtol=1e-6)
+        rows = np.asarray(outputs.every_step["rows"])
+        np.testing.assert_array_equal(rows[: stop - start], DATA[start:stop] * 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("every_n, global_step", list(itertools.product([1, 3, 100], [0, 7])))
+def test_outputs_of_every_nth_step_are_those_of_multiples(shape, every_n, global_step):
+    place = placement()
+    program = LoopProgram(step, place, every_n=every_n, shape=shape)
+
+    for start, stop in [(0, 25), (4, 6), (6, 19)]:
+        _, outputs = run(program, place, start, stop, global_step=global_step)
+
+        steps = range(global_step + 1, global_step + stop - start + 1)
+        carries = dict(zip(steps, in_python(1.0, start, stop), strict=True))
+        wanted = [carry + 1 for number, carry in carries.items() if number % every_n == 0]
+        got = np.asarray(outputs.every_n[0])[: len(wanted)]
+        np.testing.assert_allclose(got, wanted, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", LoopShape)
+def test_once_compiled_it_serves_every_length(shape):
+    place = placement()
+    program = LoopProgram(step, place, shape=shape)
+    run(program, place, 0, 25)
+
+    with compilations() as compiled:
+        for start, stop in [(0, 1), (3, 24), (10, 20), (24, 25)]:
+            run(program, place, start, stop, global_step=start)
+
+    assert compiled == []
+
+
+@pytest.mark.parametrize("shape", LoopShape)
+def test_the_carry_is_taken_over(shape):
+    place = placement()
+    program = LoopProgram(step, place, shape=shape)
+    carry = jax.device_put(np.float32(1.0), place.replicated)
+    batches = jax.device_put(Batches(DATA, None, None), place.for_batch_size(ROWS))
+
+    program(carry, np.float32(0.5), batches, 0, 25, global_step=0, steps_left=None)
+
+    assert carry.is_deleted()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_outputs_of_one_loop_outlive_the_next(shape):
+    place = placement()
+    program = LoopProgram(step, place, shape=shape)
+
+    _, first = run(program, place, 0, 20)
+    before = np.asarray(first.every_step["carry"]).copy()
+    run(program, place, 20, 25, carry=7.0)
+
+    np.testing.assert_array_equal(np.asarray(first.every_step["carry"]), before)
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        (lambda carry: carry.astype(jnp.bfloat16), "float32.* to bfloat16"),
+        (lambda carry: carry[None], r"float32\[\] to float32\[1\]"),
+        (lambda carry: {"carry": carry}, "changed the structure"),
+    ],
+)
+def test_a_step_that_changes_the_kind_of_its_state_is_refused(changed, words):
+    def changing(carry, constants, batch):
+        return changed(carry), Outputs(carry)
+
+    place = placement()
+    with pytest.raises(TypeError, match=words):
+        run(LoopProgram(changing, place), place, 0, 2)

@@ -1,0 +1,133 @@
+import logging
+from pathlib import Path
+
+import pytest
+
+from hooks import CheckpointSaverHook, EverySecs, EverySteps, Hook
+
+
+class Listener(Hook):
+    def __init__(self, veto_at=()):
+        self.veto_at = veto_at
+        self.calls = []
+
+    def before_save(self, view):
+        self.calls.append(("before", view.step))
+        return f"vetoed at {view.step}" if view.step in self.veto_at else None
+
+    def after_save(self, step, path):
+        self.calls.append(("after", step, path))
+
+
+def test_loops_are_cut_so_that_checkpoints_fall_on_exact_multiples(saver, run_loops):
+    run_loops([CheckpointSaverHook(saver, EverySteps(250))], last_step=1000, loop_steps=100)
+    assert saver.saved == [250, 500, 750, 1000]
+
+
+def test_the_end_saves_where_the_run_stopped_and_waits_for_the_disk(saver, run_loops):
+    run_loops([CheckpointSaverHook(saver, EverySteps(10))], last_step=17, loop_steps=5)
+    assert saver.saved == [10, 17]
+    assert saver.waits == 1
+
+
+def test_a_run_without_a_loop_saves_where_it_started(saver, run_loops):
+    run_loops([CheckpointSaverHook(saver, EverySteps(10))], start=4, last_step=4, loop_steps=5)
+    assert saver.saved == [4]
+
+
+def test_without_a_period_only_the_end_is_saved(saver, run_loops):
+    run_loops([CheckpointSaverHook(saver, None)], last_step=17, loop_steps=5)
+    assert saver.saved == [17]
+
+
+def test_a_period_in_seconds_saves_at_the_first_loop_end_after_it(saver, clock, make_view):
+    hook = CheckpointSaverHook(saver, EverySecs(60, clock))
+    assert hook.next_step(0) is None
+    for step in (10, 20, 30, 40):
+        clock.advance(25)
+        hook.after_loop(make_view(step - 10, step))
+    assert saver.saved == [30]
+
+
+def test_a_due_save_never_reads_a_value_itself(saver, make_view, run_loops):
+    run_loops([CheckpointSaverHook(saver, EverySteps(5))], last_step=10, loop_steps=5)
+    assert make_view.reads == []
+
+
+def test_listeners_hear_before_and_after_each_save(saver, run_loops):
+    listener = Listener()
+    run_loops([CheckpointSaverHook(saver, EverySteps(5), [listener])], last_step=7, loop_steps=10)
+    assert listener.calls == [
+        ("before", 5),
+        ("after", 5, Path("model/5")),
+        ("before", 7),
+        ("after", 7, Path("model/7")),
+    ]
+
+
+def test_one_veto_keeps_the_checkpoint_from_being_written_and_is_logged(saver, run_loops, caplog):
+    first, second = Listener(veto_at={5}), Listener()
+    hook = CheckpointSaverHook(saver, EverySteps(5), [first, second])
+    with caplog.at_level(logging.WARNING, "hooks"):
+        run_loops([hook], last_step=10, loop_steps=10)
+    assert saver.saved == [10]
+    assert [call[:2] for call in second.calls] == [("before", 5), ("before", 10), ("after", 10)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "No checkpoint at step 5: vetoed at 5"
+    ]
+
+
+def test_a_veto_at_the_end_leaves_the_earlier_checkpoint_as_the_last(saver, run_loops):
+    hook = CheckpointSaverHook(saver, EverySteps(5), [Listener(veto_at={7})])
+    run_loops([hook], last_step=7, loop_steps=10)
+    assert saver.saved == [5]
+    assert saver.waits == 1
+
+
+def test_the_end_does_not_ask_again_about_a_step_that_was_just_settled(saver, run_loops, caplog):
+    listener = Listener(veto_at={10})
+    run_loops([CheckpointSaverHook(saver, EverySteps(5), [listener])], last_step=10, loop_steps=5)
+    assert [call[:2] for call in listener.calls] == [("before", 5), ("after", 5), ("before", 10)]
+    assert len(caplog.records) == 1
+
+
+def test_listeners_hear_of_no_save_that_was_not_made(saver, run_loops):
+    listener = Listener()
+    saver.saved.append(4)  # the run was restored from there
+    hook = CheckpointSaverHook(saver, EverySteps(10), [listener])
+    run_loops([hook], start=4, last_step=4, loop_steps=10)
+    assert listener.calls == [("before", 4)]
+
+
+def test_an_error_of_the_last_write_reaches_the_caller_at_the_end(saver, run_loops):
+    saver.wait_error = OSError("disk full")
+    with pytest.raises(OSError) as caught:
+        run_loops([CheckpointSaverHook(saver, None)], last_step=5, loop_steps=5)
+    assert caught.value is saver.wait_error
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_an_error_of_the_run_lets_the_checkpoint_being_written_become_whole(saver):
+    CheckpointSaverHook(saver, None).on_error(ValueError("bad record"))
+    assert saver.waits == 1
+    assert saver.saved == []
+
+
+@pytest.mark.parametrize("failed", [OSError("disk full"), KeyboardInterrupt("disk full")])
+def test_a_write_that_fails_after_an_error_becomes_its_note(saver, failed):
+    saver.wait_error = failed
+    error = ValueError("bad record")
+    CheckpointSaverHook(saver, None).on_error(error)
+    assert len(error.__notes__) == 1
+    assert type(failed).__name__ in error.__notes__[0]
+    assert "disk full" in error.__notes__[0]
+
+
+def test_only_training_may_be_saved(saver, make_context):
+    with pytest.raises(ValueError, match=r"mode is 'eval'\. Give it to train\(\)"):
+        CheckpointSaverHook(saver, None).begin(make_context(mode="eval"))
+
+
+def test_a_bare_number_as_the_period_is_refused_with_the_right_way_to_write_it(saver):
+    with pytest.raises(TypeError, match=r"got 100\. Write every=EverySteps\(100\)"):
+        CheckpointSaverHook(saver, 100)  # pyright: ignore[reportArgumentType]
