@@ -14,7 +14,7 @@ import numpy as np
 from estimator.state import TrainState
 from hooks import LoopView
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 LAYOUT = 1
 """Version of the layout `<model_dir>/checkpoints/<step>/{variables,training,run}`."""
@@ -50,7 +50,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
     Raises:
       FileNotFoundError: there is no whole checkpoint.
     """
-    path = Path(path)
+    path = Path(path).absolute()
     if not (path / "variables").is_dir():
         raise FileNotFoundError(
             f"There is no checkpoint at {path}. Pass the folder of one, such as what "
@@ -164,6 +164,8 @@ def _metadata(path: Path) -> Any:
 
 
 def _restore_abstract(path: Path, abstract: Any) -> Any:
+    if not jax.tree.leaves(abstract):
+        return abstract  # orbax refuses to restore nothing
     import orbax.checkpoint as ocp
 
     return _restore(path, abstract, ocp.checkpoint_utils.construct_restore_args(abstract))
@@ -208,7 +210,10 @@ class CheckpointWriter:
         self._manager = ocp.CheckpointManager(
             self._directory,
             options=ocp.CheckpointManagerOptions(
-                max_to_keep=keep_max, cleanup_tmp_directories=True
+                max_to_keep=keep_max,
+                cleanup_tmp_directories=True,
+                # A folder that cannot be made is then an error at once, in the caller's thread.
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             ),
             item_names=("variables", "training", "run"),
         )
@@ -257,9 +262,19 @@ class CheckpointWriter:
         except Exception as error:
             raise self._failure(error) from error
 
-    def close(self) -> None:
+    def __enter__(self) -> CheckpointWriter:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Waits for what is being written, and releases the writer's threads."""
-        self._manager.close()
+        try:
+            self._manager.close()
+        except Exception as failed:
+            failure = self._failure(failed)
+            if error is None:
+                raise failure from failed
+            if str(failed) not in str(error):  # the failed write itself may be what ends the run
+                error.add_note(str(failure))
 
     def _failure(self, error: Exception) -> CheckpointError:
         kept = latest(self._directory.parent)

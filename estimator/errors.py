@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from input_pipeline.queue import QueueClosed
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 _JOIN_SECS = 5.0
 
@@ -32,8 +32,14 @@ class Rendezvous:
         self._ended_well = False
 
     def on_close(self, close: Callable[[BaseException | None], None]) -> None:
-        """Registers what to close, with the error or None, when the run ends or fails."""
-        self._closers.append(close)
+        """Registers what to close, with the error or None, when the run ends or fails: at
+        once if it has failed already."""
+        with self._lock:
+            if not self._closed:
+                self._closers.append(close)
+                return
+            error = self._errors[0][1] if self._errors else None
+        close(error)
 
     def spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
         """Starts a thread that belongs to the run."""
@@ -65,7 +71,11 @@ class Rendezvous:
                 return
             self._closed = True
         for close in self._closers:
-            close(error)
+            try:
+                close(error)
+            except BaseException as failed:  # the others must be closed all the same
+                with self._lock:
+                    self._errors.append(("close", failed))
 
     def __enter__(self) -> Rendezvous:
         return self

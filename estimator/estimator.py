@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from estimator.spec import ModeKeys
 from hooks import Hook, SaveListener
 from hooks.checks import positive_int
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 InputFn = Callable[..., Any]
 
@@ -172,9 +172,8 @@ class Estimator:
                 f"steps={steps} and max_steps={max_steps} are both given. steps counts from where "
                 "training stands, max_steps is a global step: give one of them."
             )
-        for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is not None:
-                positive_int(name, value)
+        steps = None if steps is None else positive_int("steps", steps)
+        max_steps = None if max_steps is None else positive_int("max_steps", max_steps)
         hooks = _checked_hooks(hooks)
         listeners = _checked_listeners(saving_listeners)
         checkpoint = checkpoints.latest(self._job.model_dir)
@@ -228,8 +227,7 @@ class Estimator:
           Whatever model_fn, input_fn, a metric_fn or a hook raises, as itself.
         """
         batch_size = self._batch_size(ModeKeys.EVAL)
-        if steps is not None:
-            positive_int("steps", steps)
+        steps = None if steps is None else positive_int("steps", steps)
         return evaluation.evaluate(
             self._job,
             input_fn,
@@ -247,7 +245,7 @@ class Estimator:
         hooks: Sequence[Hook] | None = None,
         checkpoint_path: str | os.PathLike[str] | None = None,
         yield_single_examples: bool = True,
-    ) -> Iterator[Any]:
+    ) -> Generator[Any]:
         """Yields predictions for every example, in input order, as they are computed.
 
         Closing the iterator early stops the work and its threads.
@@ -384,7 +382,11 @@ def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -
 
 
 def _checked_hooks(hooks: Sequence[Hook] | None) -> list[Hook]:
-    hooks = list(hooks or ())
+    if hooks is None:
+        return []
+    if isinstance(hooks, Hook) or not isinstance(hooks, Iterable):
+        raise TypeError(f"hooks must be a list of hooks, got {hooks!r}. Write hooks=[...].")
+    hooks = list(hooks)
     for hook in hooks:
         if not isinstance(hook, Hook):
             raise TypeError(
@@ -408,7 +410,7 @@ def _checked_listeners(listeners: Sequence[Any] | None) -> list[SaveListener]:
 def _checked_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
     if keys is None:
         return None
-    keys = (keys,) if isinstance(keys, str) else tuple(keys)
-    if not keys or not all(isinstance(key, str) for key in keys):
+    names = (keys,) if isinstance(keys, str) else keys
+    if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
         raise TypeError(f"predict_keys must be names of predictions, got {keys!r}.")
-    return keys
+    return tuple(names)

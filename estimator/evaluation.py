@@ -21,10 +21,9 @@ from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
 from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
-from estimator.train_hooks import open_writer
-from hooks import Hook, HookSequence, LoopView
+from hooks import EventWriter, Hook, HookContext, HookSequence, LoopView
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -51,8 +50,8 @@ def evaluate(
         with Rendezvous() as rendezvous:
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
             loop = EvaluationLoop(job, frozen, outline, rendezvous)
-            sequence.begin(job.hook_context(mode, batch_size, step=0, last_step=steps))
-            view = loop.run(infeed, sequence)
+            context = job.hook_context(mode, batch_size, step=0, last_step=steps)
+            view = loop.run(infeed, sequence, context)
         sequence.end(view)
     if steps is not None and loop.batches < steps:
         logger.warning(
@@ -62,7 +61,7 @@ def evaluate(
         )
     results = {**loop.results(), "global_step": int(frozen.step)}
     if job.is_chief:
-        with open_writer(summary_dir) as writer:
+        with EventWriter(summary_dir) as writer:
             for name, value in results.items():
                 if isinstance(value, int | float) and name != "global_step":
                     writer.add_scalar(name, value, results["global_step"])
@@ -85,21 +84,24 @@ class EvaluationLoop:
         self._frozen = frozen
         self._eval_metrics = outline.eval_metrics
         self._carry = jax.device_put(
-            EvalCarry(batch=np.int32(0), merged=dict(outline.empty_metrics)),
+            EvalCarry(batch=np.int32(0), merged=outline.empty_metrics()),
             job.placement.replicated,
         )
         self._means = MeanOverExamples()
         self._host_metrics = HostMetrics()
         self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
 
-    def run(self, infeed: Infeed, hooks: HookSequence) -> LoopView:
+    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
         delivered."""
         steps = self._job.config.steps_per_dispatch
-        view = self._view(self.batches, None, None)
-        stop = False
-        while not stop and (piece := infeed.take(steps)) is not None:
+        view = self._view(infeed, self.batches, None, None)
+        stop = hooks.begin(context)
+        while not stop:
             before = self.batches
+            piece = infeed.take(hooks.loop_end(before, before + steps) - before)
+            if piece is None:
+                break
             hooks.before_loop(before)
             self._carry, outputs = self._program(
                 self._carry,
@@ -112,7 +114,7 @@ class EvaluationLoop:
             )
             self.batches += piece.steps
             self._outfeed.put(outputs.every_step, piece.rows)
-            view = self._view(before, piece, outputs)
+            view = self._view(infeed, before, piece, outputs)
             stop = hooks.after_loop(view)
         self._outfeed.drain()
         return view
@@ -145,7 +147,11 @@ class EvaluationLoop:
                 )
                 self._host_metrics.add(self._eval_metrics.call(tensors), count)
 
-    def _view(self, before: int, piece: Piece | None, outputs: Outputs | None) -> LoopView:
+    def _view(
+        self, infeed: Infeed, before: int, piece: Piece | None, outputs: Outputs | None
+    ) -> LoopView:
+        elapsed_secs, input_wait_secs = infeed.lap()
+
         def losses() -> np.ndarray:
             if piece is None or outputs is None:
                 return np.zeros(0, np.float32)
@@ -156,8 +162,8 @@ class EvaluationLoop:
             model_dir=self._job.model_dir,
             before=before,
             step=self.batches,
-            elapsed_secs=0.0,
-            input_wait_secs=0.0,
+            elapsed_secs=elapsed_secs,
+            input_wait_secs=input_wait_secs,
             examples=0 if piece is None else int(piece.rows.sum()),
             input_position=None,
             read_losses=functools.cache(losses),

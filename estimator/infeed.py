@@ -96,7 +96,8 @@ class Infeed:
         self._queue: ClosableQueue[_Transfer] = ClosableQueue(_IN_FLIGHT, name="infeed")
         self._current: _Transfer | None = None
         self._offset = 0
-        self.wait_secs = 0.0
+        self._wait_secs = 0.0
+        self._lap_start = time.monotonic()
         rendezvous.on_close(self._queue.close)
         rendezvous.on_close(lambda error: source.close())
         rendezvous.spawn("infeed", self._pump)
@@ -112,14 +113,13 @@ class Infeed:
     def take(self, at_most: int) -> Piece | None:
         """Returns the next piece, of 1 to `at_most` batches, or None at the end of the input.
 
-        Waits until it is there; `wait_secs` counts for how long. Raises the error of the
-        input as itself.
+        Waits until it is there. Raises the error of the input as itself.
         """
         if self._left_in_transfer() == 0:
             started = time.monotonic()
             self._current = self._queue.get()
             self._offset = 0
-            self.wait_secs += time.monotonic() - started
+            self._wait_secs += time.monotonic() - started
         if self._current is None:
             return None
         stack = self._current.stack
@@ -136,6 +136,13 @@ class Infeed:
             position=stack.positions[stop - 1],
             steps_left=left,
         )
+
+    def lap(self) -> tuple[float, float]:
+        """Returns the seconds since the last call (or the start), and those of them that
+        `take` waited for input."""
+        now, start, waited = time.monotonic(), self._lap_start, self._wait_secs
+        self._lap_start, self._wait_secs = now, 0.0
+        return now - start, waited
 
     def _pump(self) -> None:
         left = self._limit

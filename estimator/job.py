@@ -24,7 +24,7 @@ from estimator.steps import Frozen
 from hooks import HookContext
 from input_pipeline import Source
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,8 +88,13 @@ class Job:
         limit: int | None,
     ) -> Infeed:
         """Starts to read `source`, up to `limit` batches."""
-        batches = [n for n in (limit, source.num_batches()) if n is not None]
+        num_batches = source.num_batches()
+        batches = [n for n in (limit, num_batches) if n is not None]
         wanted = max(1, min([self.config.steps_per_dispatch, *batches]))
+        if mode is ModeKeys.PREDICT and num_batches is None:
+            # An iterator may wait for what its reader does with the results so far: each batch
+            # goes as it comes.
+            wanted = 1
         return Infeed(
             source,
             rendezvous,

@@ -7,7 +7,7 @@ import logging
 import statistics
 from typing import NamedTuple
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 UNROLLED_STEPS = 10
 """Steps in one unrolled chunk."""

@@ -86,6 +86,12 @@ class HostMetrics:
                 self._merged[name] = value if seen is None else seen.merge(value)
                 continue
             array = np.asarray(value)
+            if not (np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_):
+                raise TypeError(
+                    f"The metric_fn of eval_metrics returned {name!r} of type "
+                    f"{type(value).__name__}. Return a number, one number an example, or an object "
+                    "with merge and compute."
+                )
             if array.ndim > 1 or (array.ndim == 1 and len(array) != rows):
                 raise TypeError(
                     f"The metric_fn of eval_metrics returned {name!r} of shape "

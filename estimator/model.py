@@ -225,7 +225,7 @@ class Model:
       model: as in `Estimator(model=...)`.
 
     Raises:
-      TypeError: model_fn has a required argument of another name.
+      TypeError: model_fn has a required argument of another name, or `model` without one.
     """
 
     def __init__(
@@ -238,12 +238,8 @@ class Model:
         model: Any = None,
     ):
         self._model_fn = model_fn
-        self._names = accepted_names("model_fn", model_fn, MODEL_FN_ARGUMENTS)
-        if "model" in self._names and model is None:
-            raise TypeError(
-                "model_fn has an argument `model`, but the Estimator was given none. "
-                "Pass Estimator(model_fn, model=...)."
-            )
+        offered = tuple(n for n in MODEL_FN_ARGUMENTS if n != "model" or model is not None)
+        self._names = accepted_names("model_fn", model_fn, offered)
         self._params = params
         self._config = config
         self._num_replicas = num_replicas
@@ -344,8 +340,9 @@ def accepted_names(what: str, fn: Callable[..., Any], offered: tuple[str, ...]) 
         if parameter.name in offered and parameter.kind is not parameter.POSITIONAL_ONLY:
             names.append(parameter.name)
         elif parameter.default is parameter.empty:
+            hint = "" if parameter.name != "model" else " Pass Estimator(model_fn, model=...)."
             raise TypeError(
-                f"{what} needs an argument {parameter.name!r} that it is not given. It may name "
-                f"any of {', '.join(offered)}, and others with a default."
+                f"{what} needs an argument `{parameter.name}` that it is not given. It may name "
+                f"any of {', '.join(offered)}, and others with a default.{hint}"
             )
     return tuple(names)

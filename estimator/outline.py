@@ -21,7 +21,7 @@ class Outline:
       host_call: with `jax.ShapeDtypeStruct`s for tensors, or None.
       eval_metrics: likewise.
       predictions: shapes of the predictions in PREDICT mode, else None.
-      empty_metrics: the mergeable metrics of the spec, empty.
+      mergeable: the classes of the metrics that merge themselves, by name; EVAL mode only.
       maskable: whether padding can be left out of every number by a mask. If not, a partial
         batch has to be run at its true size.
       output_bytes: what leaves the device for one step.
@@ -30,7 +30,7 @@ class Outline:
     host_call: HostFunction | None
     eval_metrics: HostFunction | None
     predictions: Any
-    empty_metrics: Mapping[str, Any]
+    mergeable: Mapping[str, type[Any]]
     maskable: bool
     output_bytes: int
 
@@ -56,7 +56,7 @@ class Outline:
             _check_leading("eval_metrics", eval_metrics.tensors, batch_size)
             leaving = [eval_metrics.tensors]
         mergeable = {
-            name: type(metric).empty()
+            name: type(metric)
             for name, metric in (spec.metrics or {}).items()
             if is_mergeable(metric)
         }
@@ -64,12 +64,16 @@ class Outline:
             host_call=host_call,
             eval_metrics=eval_metrics,
             predictions=_shapes(spec.predictions) if mode is ModeKeys.PREDICT else None,
-            empty_metrics=mergeable if mode is ModeKeys.EVAL else {},
+            mergeable=mergeable if mode is ModeKeys.EVAL else {},
             maskable=mode is ModeKeys.PREDICT or (spec.loss.ndim == 1 and not mergeable),
             output_bytes=sum(
                 math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)
             ),
         )
+
+    def empty_metrics(self) -> dict[str, Any]:
+        """Returns the mergeable metrics before any batch, made anew."""
+        return {name: metric.empty() for name, metric in self.mergeable.items()}
 
 
 def _shapes_only(host_function: HostFunction | None) -> HostFunction | None:
@@ -123,6 +127,8 @@ def _check_metric(name: str, metric: Any, batch_size: int) -> None:
 
 
 def _check_leading(what: str, tree: Any, batch_size: int) -> None:
+    if not jax.tree.leaves(tree):
+        raise ValueError(f"{what} holds no arrays; expected at least one [{batch_size}, ...].")
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = f"{what}{jax.tree_util.keystr(path)}"
         shape = getattr(leaf, "shape", None)

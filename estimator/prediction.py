@@ -17,7 +17,7 @@ from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
-from hooks import Hook, HookSequence, LoopView
+from hooks import Hook, HookContext, HookSequence, LoopView
 from input_pipeline import ClosableQueue
 
 _DISPATCHES_AHEAD = 2
@@ -51,8 +51,8 @@ def predict(
         with Rendezvous() as rendezvous:
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
             loop = PredictionLoop(job, frozen, keys, rendezvous)
-            sequence.begin(job.hook_context(mode, batch_size, step=0, last_step=None))
-            yield from loop.run(infeed, sequence)
+            context = job.hook_context(mode, batch_size, step=0, last_step=None)
+            yield from loop.run(infeed, sequence, context)
         sequence.end(loop.view)
 
 
@@ -94,20 +94,22 @@ class PredictionLoop:
         )
         rendezvous.on_close(self._results.close)
         self._outfeed = Outfeed(rendezvous, "predict outfeed", self._deliver)
-        self.view = self._view_of(0, None)
 
-    def run(self, infeed: Infeed, hooks: HookSequence) -> Iterator[Any]:
+    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> Iterator[Any]:
         """Yields the predictions of each batch until the infeed ends or a hook asks to stop."""
+        self.view = self._view(infeed, 0, None)
         ahead = 0
-        ended = False
+        ended = hooks.begin(context)
         while True:
             # With results under way, never wait for input that is not there yet.
             while not ended and ahead < _DISPATCHES_AHEAD and (ahead == 0 or infeed.ready):
-                piece = infeed.take(self._job.config.steps_per_dispatch)
+                before = self._batches
+                most = before + self._job.config.steps_per_dispatch
+                piece = infeed.take(hooks.loop_end(before, most) - before)
                 if piece is None:
                     ended = True
                 else:
-                    ended = self._dispatch(piece, hooks)
+                    ended = self._dispatch(piece, infeed, hooks)
                     ahead += 1
             if ahead == 0:
                 break
@@ -117,7 +119,7 @@ class PredictionLoop:
                 yield jax.tree.map(lambda leaf, i=index, n=int(count): leaf[i, :n], arrays)
         self._outfeed.drain()
 
-    def _dispatch(self, piece: Piece, hooks: HookSequence) -> bool:
+    def _dispatch(self, piece: Piece, infeed: Infeed, hooks: HookSequence) -> bool:
         before = self._batches
         hooks.before_loop(before)
         self._carry, outputs = self._program(
@@ -131,7 +133,7 @@ class PredictionLoop:
         )
         self._batches += piece.steps
         self._outfeed.put(outputs.every_step, piece.rows)
-        self.view = self._view_of(before, piece)
+        self.view = self._view(infeed, before, piece)
         return hooks.after_loop(self.view)
 
     def _deliver(self, arrays: Any, rows: np.ndarray) -> None:
@@ -142,14 +144,15 @@ class PredictionLoop:
         assert result is not None, "nobody finishes this queue"
         return result
 
-    def _view_of(self, before: int, piece: Piece | None) -> LoopView:
+    def _view(self, infeed: Infeed, before: int, piece: Piece | None) -> LoopView:
+        elapsed_secs, input_wait_secs = infeed.lap()
         return LoopView(
             mode=ModeKeys.PREDICT,
             model_dir=self._job.model_dir,
             before=before,
             step=self._batches,
-            elapsed_secs=0.0,
-            input_wait_secs=0.0,
+            elapsed_secs=elapsed_secs,
+            input_wait_secs=input_wait_secs,
             examples=0 if piece is None else int(piece.rows.sum()),
             input_position=None,
             read_losses=lambda: np.zeros(0, np.float32),
@@ -158,7 +161,7 @@ class PredictionLoop:
         )
 
 
-def single_examples(batches: Generator[Any]) -> Iterator[Any]:
+def single_examples(batches: Generator[Any]) -> Generator[Any]:
     """Yields the examples of each batch: the same pytree without the batch dimension."""
     with contextlib.closing(batches):
         for batch in batches:

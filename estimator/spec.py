@@ -133,6 +133,11 @@ class EstimatorSpec:
     export_outputs: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.mode not in list(ModeKeys):
+            raise ValueError(
+                f"EstimatorSpec has the mode {self.mode!r}. Pass on the mode that model_fn is "
+                f"given, one of {', '.join(f'ModeKeys.{key.name}' for key in ModeKeys)}."
+            )
         mode = ModeKeys(self.mode)
         if mode is not ModeKeys.PREDICT:
             self._require("loss", mode, "an array [batch], or a scalar mean over the batch")

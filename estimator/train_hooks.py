@@ -10,6 +10,7 @@ from estimator.job import Job
 from estimator.state import TrainState
 from hooks import (
     CheckpointSaverHook,
+    EventWriter,
     EverySteps,
     Hook,
     LoggingHook,
@@ -18,7 +19,6 @@ from hooks import (
     SaveListener,
     SummaryHook,
     ThroughputHook,
-    Writer,
 )
 
 
@@ -31,14 +31,14 @@ def with_default_hooks(
 ) -> Iterator[list[Hook]]:
     """Yields the user's hooks followed by those that `job.config` asks for; closes their writers.
 
-    A NanHook of the user's own takes the place of the built-in one. The saver comes last, so
-    that it saves what all others have seen; each hook listens to it.
+    A NanHook or ProgressHook of the user's own takes the place of the built-in one. The saver
+    comes last, so that it saves what all others have seen; each hook listens to it.
     """
     config = job.config
     with contextlib.ExitStack() as closing:
-        writer: Writer | None = None
+        writer: EventWriter | None = None
         if job.is_chief and (config.save_summary_steps or config.log_step_count_steps):
-            writer = closing.enter_context(open_writer(job.model_dir))
+            writer = closing.enter_context(EventWriter(job.model_dir))
         all_hooks = list(hooks)
         if not any(isinstance(hook, NanHook) for hook in hooks):
             all_hooks.append(NanHook())
@@ -47,21 +47,11 @@ def with_default_hooks(
         if config.log_step_count_steps is not None:
             every = EverySteps(config.log_step_count_steps)
             all_hooks += [LoggingHook(every), ThroughputHook(every, writer)]
-        all_hooks.append(ProgressHook())
-        saver = CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
-        closing.callback(saver.close)
+        if not any(isinstance(hook, ProgressHook) for hook in hooks):
+            all_hooks.append(ProgressHook())
+        saver = closing.enter_context(
+            CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
+        )
         listeners = [*saving_listeners, *all_hooks]
         all_hooks.append(CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners))
         yield all_hooks
-
-
-@contextlib.contextmanager
-def open_writer(folder: object) -> Iterator[Writer]:
-    """Opens a TensorBoard writer of events in `folder`; closes it at the end."""
-    from tensorboardX import SummaryWriter
-
-    writer = SummaryWriter(str(folder))
-    try:
-        yield writer
-    finally:
-        writer.close()

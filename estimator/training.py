@@ -6,7 +6,6 @@ import collections
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs
 from estimator.train_hooks import with_default_hooks
-from hooks import Hook, HookSequence, LoopView, SaveListener
+from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener
 from input_pipeline import PositionError, Source
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 _DISPATCHES_AHEAD = 2
 
@@ -57,6 +56,7 @@ def train(
             state = initializer(job.config.seed)
         else:
             state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
+            logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
         loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
             with_default_hooks(job, hooks, saving_listeners, lambda: loop.state)
@@ -70,8 +70,8 @@ def train(
                 outfeed = host_call_outfeed(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
-            sequence.begin(job.hook_context(mode, batch_size, step=first_step, last_step=last_step))
-            view = loop.run(infeed, outfeed, sequence)
+            context = job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
+            view = loop.run(infeed, outfeed, sequence, context)
         sequence.end(view)
 
 
@@ -122,20 +122,19 @@ class TrainingLoop:
         self._job = job
         self._program = job.programs.train()
         self._in_flight: collections.deque[Any] = collections.deque()
-        self._last_look = time.monotonic()
-        self._waited_secs = 0.0
 
     def run(
         self,
         infeed: Infeed,
         outfeed: Outfeed | None,
         hooks: HookSequence,
+        context: HookContext,
     ) -> LoopView:
         """Runs loop after loop; returns the view of the last one, all its outputs delivered."""
         last_step = self._last_step
         length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
-        stop = False
+        stop = hooks.begin(context)
         while not stop and (last_step is None or self.step < last_step):
             before = self.step
             limit = before + length.steps
@@ -184,9 +183,7 @@ class TrainingLoop:
         return outputs
 
     def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed) -> LoopView:
-        now, waited = time.monotonic(), infeed.wait_secs
-        elapsed, self._last_look = now - self._last_look, now
-        input_wait, self._waited_secs = waited - self._waited_secs, waited
+        elapsed_secs, input_wait_secs = infeed.lap()
         state = self.state
         every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]
         return LoopView(
@@ -194,8 +191,8 @@ class TrainingLoop:
             model_dir=self._job.model_dir,
             before=before,
             step=self.step,
-            elapsed_secs=elapsed,
-            input_wait_secs=input_wait,
+            elapsed_secs=elapsed_secs,
+            input_wait_secs=input_wait_secs,
             examples=sum(int(piece.rows.sum()) for piece, _ in parts),
             input_position=parts[-1][0].position if parts else None,
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),

@@ -10,6 +10,7 @@ from hooks.base import Saver as Saver
 from hooks.base import Writer as Writer
 from hooks.checkpoint import CheckpointSaverHook as CheckpointSaverHook
 from hooks.checkpoint import SaveListener as SaveListener
+from hooks.events import EventWriter as EventWriter
 from hooks.functions import FinalOpsHook as FinalOpsHook
 from hooks.functions import LambdaHook as LambdaHook
 from hooks.garbage import GarbageCollectHook as GarbageCollectHook

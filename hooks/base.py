@@ -18,8 +18,9 @@ class EverySteps:
     steps: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+        if isinstance(self.steps, bool) or not hasattr(self.steps, "__index__") or self.steps < 1:
             raise ValueError(f"EverySteps needs a positive int, got {self.steps!r}.")
+        object.__setattr__(self, "steps", int(self.steps))  # a NumPy integer counts
 
     def next_step(self, step: int) -> int:
         """Returns the first multiple after `step`."""
@@ -62,7 +63,7 @@ Every = EverySteps | EverySecs
 
 @runtime_checkable
 class Writer(Protocol):
-    """Where summaries go: `tensorboardX.SummaryWriter` has this shape."""
+    """Where summaries go: `EventWriter` and `tensorboardX.SummaryWriter` have this shape."""
 
     def add_scalar(self, tag: str, scalar_value: Any, global_step: int | None = None) -> Any: ...
 
@@ -162,8 +163,10 @@ class Hook:
     as itself.
     """
 
-    def begin(self, context: HookContext) -> None:
-        """Called once, before the first loop."""
+    def begin(self, context: HookContext) -> str | None:
+        """Called once, before the first loop. A returned string is a reason not to run any
+        loop, and is logged."""
+        return None
 
     def next_step(self, step: int) -> int | None:
         """Returns the exact global step, after `step`, at which this hook next needs
@@ -191,4 +194,5 @@ class Hook:
         is that of the last loop, or an empty one (`before == step`) if there was none."""
 
     def on_error(self, error: BaseException) -> None:
-        """Called once instead of `end` when the run ends by `error`."""
+        """Called once when the run ends by `error`: instead of `end`, or after it where the
+        `end` of a later hook failed."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hooks.base import Hook, HookContext, LoopView
 
-logger = logging.getLogger("estimator")
+logger = logging.getLogger(__name__)
 
 
 class HookSequence:
@@ -36,11 +36,13 @@ class HookSequence:
                     f"{type(another).__name__}: {another}"
                 )
 
-    def begin(self, context: HookContext) -> None:
-        """Calls every hook's `begin`."""
+    def begin(self, context: HookContext) -> bool:
+        """Calls every hook's `begin`; says whether one of them asks not to run."""
+        stop = False
         for hook in self._hooks:
             self._begun.append(hook)
-            hook.begin(context)
+            stop |= _asks_to_stop(hook.begin(context), context.step)
+        return stop
 
     def loop_end(self, step: int, at_most: int) -> int:
         """Returns where a loop that starts at `step` has to end: at `at_most`, or earlier
@@ -57,13 +59,17 @@ class HookSequence:
         """Calls every hook's `after_loop`; says whether one of them asks to stop."""
         stop = False
         for hook in self._hooks:
-            reason = hook.after_loop(view)
-            if reason is not None:
-                stop = True
-                logger.info("Stop at step %d: %s.", view.step, reason.rstrip("."))
+            stop |= _asks_to_stop(hook.after_loop(view), view.step)
         return stop
 
     def end(self, view: LoopView) -> None:
         """Calls every hook's `end`."""
         for hook in self._hooks:
             hook.end(view)
+
+
+def _asks_to_stop(reason: str | None, step: int) -> bool:
+    if reason is None:
+        return False
+    logger.info("Stop at step %d: %s.", step, reason.rstrip("."))
+    return True

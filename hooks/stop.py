@@ -12,8 +12,7 @@ from hooks.base import Hook, HookContext, LoopView
 class StopAtStepHook(Hook):
     """Stops the run at an exact global step; give one of the two arguments.
 
-    A hook is first asked once a loop has run, so a run that starts at or past `last_step`
-    still takes one step. `max_steps` of `Estimator.train` takes none.
+    A run that starts at or past `last_step` takes no step.
 
     Args:
       num_steps: steps to run, counted from where the run starts.
@@ -29,17 +28,21 @@ class StopAtStepHook(Hook):
         self._num_steps = None if num_steps is None else checks.positive_int("num_steps", num_steps)
         self._last_step = 0 if last_step is None else checks.positive_int("last_step", last_step)
 
-    def begin(self, context: HookContext) -> None:
+    def begin(self, context: HookContext) -> str | None:
         if self._num_steps is not None:
             self._last_step = context.step + self._num_steps
+        return self._reason(context.step)
 
     def next_step(self, step: int) -> int:
         return max(self._last_step, step + 1)
 
     def after_loop(self, view: LoopView) -> str | None:
-        if view.step >= self._last_step:
-            return f"StopAtStepHook: its last step is {self._last_step}"
-        return None
+        return self._reason(view.step)
+
+    def _reason(self, step: int) -> str | None:
+        if step < self._last_step:
+            return None
+        return f"StopAtStepHook: its last step is {self._last_step}"
 
 
 class StopAfterSecsHook(Hook):

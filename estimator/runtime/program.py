@@ -52,10 +52,11 @@ class Program:
             latest = self._latest = self._find(feeds)
         try:
             return self._run(latest, feeds)
-        except (TypeError, ValueError):
-            fitting = self._find(feeds)
-            if fitting is latest:
-                raise  # it was not the feeds
+        except (TypeError, ValueError) as error:
+            refusal = error
+        fitting = self._find(feeds)
+        if fitting is latest:
+            raise refusal  # which was not about the feeds
         self._latest = fitting
         return self._run(fitting, feeds)
 

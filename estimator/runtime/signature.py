@@ -6,7 +6,6 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.core import Tracer
 
 from estimator.runtime.errors import FeedError
@@ -51,7 +50,7 @@ class ArraySpec(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Bytes of the whole array."""
-        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

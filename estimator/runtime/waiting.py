@@ -91,19 +91,22 @@ class Waits:
     def settle(self, promise: Future[Any], work: Callable[[], Any]) -> None:
         """Does `work`; what it returns or raises goes to those who wait for `promise`."""
         try:
-            result, error = work(), None
-        except BaseException as raised:
-            result, error = None, raised
-        with self._lock:
-            awaited = promise in self._pending
-            self._pending.discard(promise)
-        if not awaited:
-            if error is not None:
+            result = work()
+        except BaseException as error:
+            if self._withdraw(promise):
+                promise.set_exception(error)
+            else:
                 logger.warning("Failed after %s was closed.", self._session, exc_info=error)
-        elif error is None:
-            promise.set_result(result)
         else:
-            promise.set_exception(error)
+            if self._withdraw(promise):
+                promise.set_result(result)
+
+    def _withdraw(self, promise: Future[Any]) -> bool:
+        """Says whether it is still open what becomes of `promise`; from now on it is not."""
+        with self._lock:
+            pending = promise in self._pending
+            self._pending.discard(promise)
+        return pending
 
     def wait(self, promise: Future[Any], deadline: Deadline, what: str) -> Any:
         """Returns or raises what `promise` was settled with.
