@@ -50,12 +50,15 @@ class Stack:
         `batch` the rest repeats its real rows in a cycle, so that padding never brings in a
         value (a NaN, an id out of range) that the data does not have.
       positions: where the source stands after each batch.
+      host_columns: for each batch, the columns of features that hold no numbers and so stay on
+        the host, `[rows, ...]` by name. Empty unless they were asked for.
     """
 
     features: Any
     labels: Any
     rows: np.ndarray
     positions: Sequence[Position]
+    host_columns: Sequence[Mapping[str, np.ndarray]] = ()
 
     @property
     def steps(self) -> int:
@@ -67,9 +70,15 @@ class Source(abc.ABC):
     """Reads batches of `batch_size` examples in order, many at a time.
 
     One thread uses a source at a time. `close` may come from another one.
+
+    Attributes:
+      batch_size: examples in a full batch.
+      seeks_by_reading: whether `seek` reads and drops what comes before, and so counts on the
+        data to come in the same order again.
     """
 
     batch_size: int
+    seeks_by_reading: bool = False
 
     @abc.abstractmethod
     def element_spec(self) -> tuple[Any, Any]:
@@ -91,7 +100,8 @@ class Source(abc.ABC):
 
         Args:
           count: batches wanted, at least 1. Never more are taken from the underlying data.
-          capacity: leading dimension of the arrays returned; `count` if not given.
+          capacity: leading dimension of the arrays returned, and the most batches they can
+            hold; `count` if not given.
           fill_secs: return early, with at least one batch, once this much time has passed.
 
         Returns:

@@ -1,0 +1,11 @@
+"""From whatever input_fn returns to stacks of numpy batches; knows no device and no estimator."""
+
+from input_pipeline.adapters import make_source as make_source
+from input_pipeline.dataset import Dataset as Dataset
+from input_pipeline.queue import ClosableQueue as ClosableQueue
+from input_pipeline.queue import QueueClosed as QueueClosed
+from input_pipeline.source import InputContext as InputContext
+from input_pipeline.source import Position as Position
+from input_pipeline.source import PositionError as PositionError
+from input_pipeline.source import Source as Source
+from input_pipeline.source import Stack as Stack

@@ -1,0 +1,139 @@
+"""From whatever input_fn returns to a source."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+
+from input_pipeline.batch_source import BatchSource
+from input_pipeline.dataset import Dataset
+from input_pipeline.iterables import IterableReader
+from input_pipeline.libraries import (
+    grain_data,
+    huggingface,
+    pandas_frames,
+    tf_data,
+    tfds_source,
+    torch_data,
+)
+from input_pipeline.reader import BatchReader
+from input_pipeline.source import Source
+
+_ACCEPTED = """one of
+  - (features, labels), or features alone: arrays in any nested dict or tuple
+  - an iterable, iterator or generator of batches, each (features, labels) or features; or a
+    function without arguments that returns one
+  - a pandas DataFrame
+  - a Dataset of this package
+  - of batches: a grain MapDataset, IterDataset or DataLoader, a tf.data.Dataset
+    or a torch DataLoader
+  - of examples: a tfds.data_source, a Hugging Face datasets.Dataset or a map-style torch Dataset
+  - a Source"""
+
+_LIBRARIES = {
+    "datasets": huggingface.adapt,  # before torch: an IterableDataset is one of torch's, too
+    "grain": grain_data.adapt,
+    "tensorflow": tf_data.adapt,
+    "tensorflow_datasets": tfds_source.adapt,
+    "torch": torch_data.adapt,
+    "pandas": pandas_frames.adapt,
+}
+
+
+def make_source(
+    data: Any, *, batch_size: int, drop_remainder: bool = False, host_columns: bool = False
+) -> Source:
+    """Returns a source of batches of `batch_size` examples.
+
+    Args:
+      data: what input_fn returned:
+        `(features, labels)` or features, as numpy or jax arrays or pandas columns
+        `[num_examples, ...]` in any nested dict, tuple or namedtuple; a plain tuple of two is
+        always `(features, labels)`;
+        a list, iterable, iterator or generator of batches, each `(features, labels)` or
+        features, or a function without arguments that returns one (which can start over);
+        a `Dataset`; a `Source`, which is returned as it is; a DataFrame; or a dataset or
+        loader of grain, tf.data, tfds, torch or Hugging Face.
+      batch_size: examples in each batch, at least 1.
+      drop_remainder: leave batches with fewer examples out instead of padding them.
+      host_columns: put columns of a features dict that hold no numbers (strings, bytes) into
+        `Stack.host_columns`, instead of refusing them.
+
+    Raises:
+      TypeError: `data` is something else.
+      ValueError: arrays differ in their number of examples or hold no numbers; or the data is
+        batched to another size.
+    """
+    if isinstance(data, Source):
+        if data.batch_size != batch_size:
+            raise ValueError(
+                f"The source has batch_size={data.batch_size}, but {batch_size} is needed here."
+            )
+        return data
+    found = _adapted(data, batch_size)
+    if isinstance(found, Dataset):
+        return found.source(batch_size, drop_remainder=drop_remainder, host_columns=host_columns)
+    return BatchSource(
+        found, batch_size=batch_size, drop_remainder=drop_remainder, host_columns=host_columns
+    )
+
+
+def _adapted(data: Any, batch_size: int) -> Dataset | BatchReader:
+    """Returns what reads `data`: a dataset of examples or batches, or a reader of batches."""
+    if isinstance(data, Dataset):
+        return data
+    packages = _packages_of(data)
+    for library, adapt in _LIBRARIES.items():
+        if library in packages and (found := adapt(data, batch_size)) is not None:
+            return found
+    if isinstance(data, Mapping | tuple) or _is_array(data):
+        return Dataset.from_arrays(data)
+    if _is_function_without_arguments(data):
+        return IterableReader(lambda: _iterator_of(data), batch_size=batch_size)
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | set | frozenset):
+        return IterableReader(
+            lambda: iter(data), batch_size=batch_size, reopens=not isinstance(data, Iterator)
+        )
+    raise TypeError(f"input_fn returned {_describe(data)}. Expected {_ACCEPTED}.")
+
+
+def _packages_of(data: Any) -> set[str]:
+    """Returns the packages that the classes of `data` and of the leaves in it are from; whoever
+    has an object of a library has imported that."""
+    objects = [data]
+    if isinstance(data, Mapping | tuple):
+        objects += jax.tree_util.tree_leaves(data)
+    return {base.__module__.partition(".")[0] for entry in objects for base in type(entry).mro()}
+
+
+def _is_array(data: Any) -> bool:
+    return all(hasattr(data, name) for name in ("__array__", "shape", "dtype"))
+
+
+def _is_function_without_arguments(data: Any) -> bool:
+    if not callable(data) or isinstance(data, type | Iterable):
+        return False
+    try:
+        inspect.signature(data).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _iterator_of(function: Any) -> Iterator[Any]:
+    batches = function()
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"The function that input_fn returned gave {_describe(batches)}. Expected an iterator "
+            "or iterable of batches."
+        )
+    return iter(batches)
+
+
+def _describe(data: Any) -> str:
+    kind = type(data)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"a {module}{kind.__qualname__}"
