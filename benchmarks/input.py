@@ -34,7 +34,7 @@ BATCH_SIZE = 128
 STACK = 10
 WARM_UP = 50
 
-IMAGES = np.random.default_rng(0).integers(256, size=(10_000, 28, 28), dtype=np.uint8)
+IMAGES = np.random.default_rng(0).integers(16, size=(10_000, 28, 28), dtype=np.uint8)
 LABELS = np.random.default_rng(1).integers(10, size=10_000, dtype=np.int32)
 
 

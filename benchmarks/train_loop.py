@@ -233,12 +233,11 @@ class EstimatorLoop:
 
     def run(self, steps: int) -> float:
         """Returns the seconds that `steps` steps take inside a call of train."""
-        warm_up = max(self.task.loop, steps // 10 // self.task.loop * self.task.loop)
+        loop = self.task.loop
+        warm_up = max(loop, steps // 10 // loop * loop)
         stopwatch = Stopwatch(warm_up, steps)
         # One loop more: the clock stops before train winds down.
-        self.estimator.train(
-            self.input_fn, hooks=[stopwatch], steps=warm_up + steps + self.task.loop
-        )
+        self.estimator.train(self.input_fn, hooks=[stopwatch], steps=warm_up + steps + loop)
         return stopwatch.secs
 
 

@@ -9,6 +9,7 @@ JAX_NUM_CPU_DEVICES=8 and the same program trains on eight devices.
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import sys
 import tempfile
@@ -24,6 +25,10 @@ import estimator as est
 
 HELD_OUT = 360
 BATCH_SIZE = 64
+
+say = functools.partial(
+    print, flush=True
+)  # so that its lines and those of logging keep their order
 
 
 def model_fn(features, labels, mode, params):
@@ -54,8 +59,8 @@ def model_fn(features, labels, mode, params):
 def read_digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Returns (images, labels) to train on and, always the same, to hold out."""
     pixels, digits = load_digits(return_X_y=True)
-    images = (pixels.reshape(-1, 8, 8) / 16).astype(np.float32)
-    labels = digits.astype(np.int32)
+    images = np.asarray(pixels, np.float32).reshape(-1, 8, 8) / 16
+    labels = np.asarray(digits, np.int32)
     order = np.random.default_rng(0).permutation(len(labels))
     held_out, train = order[:HELD_OUT], order[HELD_OUT:]
     return (images[train], labels[train]), (images[held_out], labels[held_out])
@@ -100,7 +105,7 @@ def run(model_dir: Path, steps: int) -> dict[str, float]:
             predict_batch_size=BATCH_SIZE,
         )
 
-    print(f"Training on {len(labels)} digits; {len(test_labels)} are held out.")
+    say(f"Training on {len(labels)} digits; {len(test_labels)} are held out.")
     hooks = [est.hooks.ProgressHook()]
     first = new_estimator()
     first.train(train_input_fn, hooks=hooks, max_steps=steps // 2)
@@ -110,14 +115,14 @@ def run(model_dir: Path, steps: int) -> dict[str, float]:
     # with the very batch that would have come next.
     del first
     digits = new_estimator()
-    print(f"Stopped there. A new estimator goes on from {digits.latest_checkpoint()}.")
+    say(f"Stopped there. A new estimator goes on from {digits.latest_checkpoint()}.")
     digits.train(train_input_fn, hooks=hooks, max_steps=steps)
     metrics = digits.evaluate(test_input_fn)
     report("Trained", metrics)
 
     predictions = list(digits.predict(lambda: {"image": test_images}))
-    print("The first digits held out:", *test_labels[:20])
-    print("The model reads them as:  ", *(prediction["digit"] for prediction in predictions[:20]))
+    say("The first digits held out:", *test_labels[:20])
+    say("The model reads them as:  ", *(prediction["digit"] for prediction in predictions[:20]))
 
     export_dir = digits.export_saved_model(
         model_dir / "export", est.export.serving_input({"image": test_images})
@@ -128,12 +133,12 @@ def run(model_dir: Path, steps: int) -> dict[str, float]:
         np.stack([prediction["probabilities"] for prediction in predictions]),
         atol=1e-5,
     )
-    print("Exported, and read back without the model's code: it predicts the same.")
+    say("Exported, and read back without the model's code: it predicts the same.")
     return metrics
 
 
 def report(when: str, metrics: dict[str, float]) -> None:
-    print(
+    say(
         f"{when}, at step {metrics['global_step']}: held-out accuracy {metrics['accuracy']:.4f}, "
         f"loss {metrics['loss']:.4f}."
     )

@@ -95,7 +95,10 @@ def _adapted(data: Any, batch_size: int) -> Dataset | BatchReader:
         return IterableReader(lambda: _iterator_of(data), batch_size=batch_size)
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | set | frozenset):
         return IterableReader(
-            lambda: iter(data), batch_size=batch_size, reopens=not isinstance(data, Iterator)
+            lambda: iter(data),
+            batch_size=batch_size,
+            reopens=not isinstance(data, Iterator),
+            length=len(data) if isinstance(data, list) else None,
         )
     raise TypeError(f"input_fn returned {_describe(data)}. Expected {_ACCEPTED}.")
 

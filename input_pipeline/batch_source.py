@@ -66,6 +66,7 @@ class BatchSource(Source):
         self._index = 0
         self._closed = False
         self._ended = False
+        self._failure: Exception | None = None
 
     def element_spec(self) -> tuple[Any, Any]:
         if self._layout is None:
@@ -107,6 +108,7 @@ class BatchSource(Source):
             self._reader.seek(position)
             self._held = None
             self._ended = False
+            self._failure = None
         self._position = position
 
     def close(self) -> None:
@@ -117,16 +119,22 @@ class BatchSource(Source):
         """Makes `_held` the next batch that counts, unless there is one; None at the end."""
         if self._closed:
             raise QueueClosed("The input is closed.")
+        if self._failure is not None:
+            raise self._failure  # what has failed would seem to have ended
         self.position()  # of the start, before the reader leaves it
-        while self._held is None and not self._ended:
-            element = self._reader.next()
-            if element is None:
-                self._ended = True
-                break
-            batch = self._checked(split(element[0]))
-            rows = len(batch.leaves[0])
-            if rows and not (self._drop_remainder and rows < self.batch_size):
-                self._held = batch
+        try:
+            while self._held is None and not self._ended:
+                element = self._reader.next()
+                if element is None:
+                    self._ended = True
+                    break
+                batch = self._checked(split(element[0]))
+                rows = len(batch.leaves[0])
+                if rows and not (self._drop_remainder and rows < self.batch_size):
+                    self._held = batch
+        except Exception as error:
+            self._failure = error
+            raise
 
     def _checked(self, pair: tuple[Any, Any]) -> _Batch:
         index = self._index

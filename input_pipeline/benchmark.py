@@ -101,7 +101,7 @@ def call(input_fn: Callable[..., Any], batch_size: int) -> Any:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m input_pipeline.benchmark", description=__doc__.partition("\n")[0]
+        prog="python -m input_pipeline.benchmark", description="Measures how fast an input_fn is."
     )
     parser.add_argument("input_fn", help="as module:function")
     parser.add_argument("--batch_size", type=int, default=32)

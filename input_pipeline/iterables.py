@@ -64,9 +64,17 @@ class CountingReader(BatchReader):
         self._iterator.close()
 
     def _go_to(self, batches: int) -> None:
+        if self._length is not None and batches > self._length:
+            raise self._too_short(batches, self._length)
         if batches != self._batches:
             self._iterator.restart()
             self._batches = batches
+
+    def _too_short(self, batches: int, length: int) -> PositionError:
+        return PositionError(
+            f"The saved position of the input is behind {batches} batches, this input has "
+            f"{length}. Feed the input that was saved, or start it afresh."
+        )
 
 
 class IterableReader(CountingReader):
@@ -105,5 +113,7 @@ class IterableReader(CountingReader):
                 )
             super()._go_to(0)
         report = SkipReport(batches, "batches")
-        while self._batches < batches and self.next() is not None:
+        while self._batches < batches:
+            if self.next() is None:
+                raise self._too_short(batches, self._batches)
             report.skipped(self._batches)

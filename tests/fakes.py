@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ HIDDEN = 8
 
 
 def numbered(count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns `count` examples: features `id` (0, 1, ...) and `x` `[count, 4]`, labels `[count]`."""
+    """Returns `count` examples: features `id` (0, 1, ...) and `x` (4 numbers), and labels."""
     x = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
     labels = x @ np.array([1.0, -2.0, 0.5, 0.0], np.float32) + 0.5
     return {"id": np.arange(count, dtype=np.int32), "x": x}, labels
@@ -66,7 +66,7 @@ def mlp(features: Any, labels: Any, mode: str, params: Any, context: Any) -> est
 
 
 def mlp_by_hand(
-    data: Iterator[tuple[dict[str, np.ndarray], np.ndarray]], optimizer: Any
+    data: Iterable[tuple[dict[str, np.ndarray], np.ndarray]], optimizer: Any
 ) -> dict[str, np.ndarray]:
     """Trains the model of `mlp`, without dropout, in a plain optax loop; returns its parameters."""
     params = {
@@ -188,3 +188,8 @@ class IdLog:
     def __call__(self, id: np.ndarray, loss: np.ndarray, step: int) -> None:
         self.steps.append(step)
         self.ids.append(id.tolist())
+
+    @property
+    def all_ids(self) -> list[int]:
+        """The examples of all steps in one list."""
+        return [example for step in self.ids for example in step]

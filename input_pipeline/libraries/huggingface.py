@@ -40,10 +40,29 @@ class HuggingFaceRoot(TableRoot):
 
     def __init__(self, data: Any):
         self._rows = data.with_format("numpy")
+        self._dtypes = {name: _dtype_of(feature) for name, feature in data.features.items()}
         self.num_examples = len(data)
 
     def example(self, value: int) -> Any:
-        return self._rows[value]
+        return self._with_dtypes(self._rows[value])
 
     def rows(self, wanted: np.ndarray | slice) -> Any:
-        return self._rows[wanted]
+        return self._with_dtypes(self._rows[wanted])
+
+    def _with_dtypes(self, columns: dict[str, Any]) -> dict[str, Any]:
+        # The numpy format makes 64 bit integers of all integers, images included.
+        return {name: _cast(column, self._dtypes[name]) for name, column in columns.items()}
+
+
+def _cast(column: Any, dtype: np.dtype | None) -> Any:
+    # Lists of different lengths are an array of objects: the caller says what is wrong with it.
+    return column if dtype is None or column.dtype == object else column.astype(dtype, copy=False)
+
+
+def _dtype_of(feature: Any) -> np.dtype | None:
+    """Returns the dtype of the numbers in a column, or None if it may hold something else."""
+    while getattr(feature, "feature", None) is not None:  # of a list
+        feature = feature.feature
+    name = getattr(feature, "dtype", None)
+    is_number = isinstance(name, str) and name.rstrip("0123456789") in ("int", "uint", "float")
+    return np.dtype(name) if is_number else None

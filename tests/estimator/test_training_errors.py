@@ -94,7 +94,7 @@ def test_devices_that_are_none_are_refused_by_name(devices):
 
 
 def test_a_device_that_is_given_twice_is_refused():
-    with pytest.raises(ValueError, match="devices.*(twice|once)"):
+    with pytest.raises(ValueError, match=r"devices.*(twice|once)"):
         est.DeviceConfig(devices=jax.devices()[:1] * 2)
 
 
@@ -102,7 +102,7 @@ def test_a_device_that_is_given_twice_is_refused():
 
 
 def spec_of(**attributes: Any) -> Callable[..., Any]:
-    """Returns a model_fn of one layer whose spec has `attributes`, functions of the loss applied."""
+    """Returns a model_fn of one layer whose spec has `attributes`; functions get the loss."""
 
     def model_fn(features, labels, mode):
         loss = nn.Dense(1)(features["x"])[:, 0] ** 2
@@ -168,12 +168,12 @@ def test_a_bad_spec_is_refused_with_words(tmp_path, name, nothing_compiled):
 def test_a_model_fn_with_an_unknown_argument_is_refused_by_the_constructor(tmp_path):
     def model_fn(features, labels, mode, learning_rate): ...
 
-    with pytest.raises(TypeError, match="'learning_rate'.*features"):
+    with pytest.raises(TypeError, match=r"'learning_rate'.*features"):
         make(tmp_path, model_fn)
 
 
 def test_an_input_fn_with_an_unknown_argument_is_refused(tmp_path, nothing_compiled):
-    with pytest.raises(TypeError, match="input_fn.*'split'.*params"):
+    with pytest.raises(TypeError, match=r"input_fn.*'split'.*params"):
         make(tmp_path).train(lambda split: numbered(8))
 
 
@@ -343,7 +343,7 @@ def test_the_third_batch_of_a_generator_fails_the_run(tmp_path):
                 raise ValueError("bad record 17")
             yield batch
 
-    with pytest.raises(ValueError, match="^bad record 17$"):
+    with pytest.raises(ValueError, match=r"^bad record 17$"):
         make(tmp_path).train(input_fn, max_steps=100)
 
 

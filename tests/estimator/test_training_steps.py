@@ -138,7 +138,7 @@ def test_a_step_is_one_global_batch_however_many_devices_share_it(tmp_path, devi
     estimator.train(lambda: numbered(160), hooks=[log], max_steps=20)
     assert fakes.latest_step(estimator) == 20
     assert log.examples == 160
-    assert sum(ids.ids, []) == list(range(160))
+    assert ids.all_ids == list(range(160))
 
 
 def test_a_model_fn_that_changes_the_step_is_rejected(tmp_path, nothing_compiled):

@@ -246,3 +246,24 @@ def test_an_input_closed_before_it_was_opened_is_never_opened():
     with pytest.raises(QueueClosed):
         source.read(1)
     assert not opened
+
+
+def test_an_input_that_failed_does_not_seem_to_have_ended():
+    error = ValueError("bad record 17")
+
+    def batches():
+        yield batch(0)
+        raise error
+
+    source = generated(batches)
+    for _ in range(2):
+        with pytest.raises(ValueError) as caught:
+            source.read(4)
+        assert caught.value is error
+
+
+def test_a_position_behind_the_end_is_refused():
+    longer = source_of([batch(0), batch(2), batch(4)])
+    longer.read(3)
+    with pytest.raises(PositionError, match="behind 3 batches, this input has 2"):
+        source_of([batch(0), batch(2)]).seek(longer.position())

@@ -165,3 +165,28 @@ def test_the_position_of_another_loader_is_refused():
         resumed.read(1)
     source.close()
     resumed.close()
+
+
+@pytest.fixture
+def parsed_flags():
+    # Grain's worker processes read absl flags, which a script has parsed with absl.app.run.
+    flags = pytest.importorskip("absl.flags")
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_batches_before_and_after_a_resume(parsed_flags):
+    def with_workers():
+        return (
+            map_dataset().to_iter_dataset().mp_prefetch(grain.MultiprocessingOptions(num_workers=2))
+        )
+
+    source = make_source(with_workers(), batch_size=2)
+    stack = read(source, 4)
+    resumed = make_source(with_workers(), batch_size=2)
+    resumed.seek(stack.positions[1])
+    assert batches_in(stack) == [batch.tolist() for batch in map_dataset()][:4]
+    assert batches_in(read(resumed, 2)) == batches_in(stack)[2:]
+    source.close()
+    resumed.close()

@@ -29,6 +29,19 @@ def test_columns_become_a_dict_of_features():
     assert stack.rows.tolist() == [2, 2, 1] and stack.labels is None
 
 
+def test_dtypes_are_those_of_the_columns():
+    features = datasets.Features(
+        {
+            "image": datasets.Array2D((2, 2), "uint8"),
+            "weights": datasets.List(datasets.Value("float16")),
+        }
+    )
+    columns = {"image": np.ones((3, 2, 2), np.uint8), "weights": [[0.5, 1.0]] * 3}
+    source = make_source(datasets.Dataset.from_dict(columns, features=features), batch_size=3)
+    dtypes = {name: spec.dtype for name, spec in source.element_spec()[0].items()}
+    assert dtypes == {"image": np.uint8, "weights": np.float16}
+
+
 def test_a_position_is_found_at_once_and_holds_for_another_batch_size():
     source = make_source(table().select_columns("n"), batch_size=2)
     source.read(1)
