@@ -13,8 +13,9 @@ The contestants train the same model, with the same optimizer, on shuffled batch
     jit        a jitted step; each batch is gathered, put on the device and dispatched by itself.
 
 How it is measured: in rounds, in one process; each round times every contestant once, in an order
-that rotates. What is timed is steady state: all programs are compiled, and every contestant has
-warmed up, before its clock starts. The hand-written loops are timed from one point where the device
+that rotates. What is timed is steady state: before the rounds all programs are compiled, and
+Estimator.train has had `Task.settle` steps to choose its loop shape (--verbose tells which;
+--loop-shape sets it). The hand-written loops are timed from one point where the device
 is idle to the next. Estimator.train starts and stops threads and saves a checkpoint at its end,
 which a long training does not notice; so a hook reads the clock at the ends of two loops well
 inside one call of train, each time after it has waited for the losses of that loop: at both ends
@@ -73,6 +74,7 @@ class Task:
       batch_size: examples a step.
       loop: steps in one superbatch, and the estimator's iterations_per_loop.
       steps: measured in a round, a multiple of `loop`.
+      settle: that the estimator trains before the rounds, likewise.
     """
 
     name: str
@@ -81,6 +83,7 @@ class Task:
     batch_size: int
     loop: int
     steps: int
+    settle: int
 
     def __post_init__(self) -> None:
         if self.steps % self.loop:
@@ -94,9 +97,23 @@ class Task:
 
 
 TASKS = {
-    "mlp": Task(name="mlp", logits=mlp, example_shape=(64,), batch_size=32, loop=100, steps=10_000),
+    "mlp": Task(
+        name="mlp",
+        logits=mlp,
+        example_shape=(64,),
+        batch_size=32,
+        loop=100,
+        steps=10_000,
+        settle=30_000,
+    ),
     "convnet": Task(
-        name="convnet", logits=convnet, example_shape=(28, 28, 1), batch_size=128, loop=2, steps=4
+        name="convnet",
+        logits=convnet,
+        example_shape=(28, 28, 1),
+        batch_size=128,
+        loop=2,
+        steps=4,
+        settle=20,
     ),
 }
 
@@ -211,7 +228,7 @@ class Stopwatch(est.hooks.Hook):
 class EstimatorLoop:
     """Estimator.train."""
 
-    def __init__(self, task: Task):
+    def __init__(self, task: Task, loop_shape: str):
         def model_fn(features, labels, mode):
             loss = loss_of(task.logits(features), labels)
             return est.EstimatorSpec(mode, loss=loss, optimizer=optax.adam(1e-3))
@@ -223,9 +240,9 @@ class EstimatorLoop:
             model_fn,
             model_dir=self.model_dir.name,
             train_batch_size=task.batch_size,
-            config=est.RunConfig(iterations_per_loop=task.loop),
+            config=est.RunConfig(iterations_per_loop=task.loop, loop_shape=loop_shape),
         )
-        self.run(task.loop)
+        self.estimator.train(self.input_fn, steps=task.settle)
 
     def input_fn(self):
         dataset = est.input_pipeline.Dataset.from_arrays(self.data)
@@ -241,20 +258,22 @@ class EstimatorLoop:
         return stopwatch.secs
 
 
-CONTESTANTS = {"estimator": EstimatorLoop, "scan": ScanLoop, "jit": JitLoop}
-
-
-def measure(task: Task, rounds: int) -> dict[str, list[float]]:
+def measure(task: Task, rounds: int, loop_shape: str) -> dict[str, list[float]]:
     """Returns, for each contestant, its steps per second in each round."""
-    loops = {name: make(task) for name, make in CONTESTANTS.items()}
+    ours = EstimatorLoop(task, loop_shape)
+    loops = {"estimator": ours, "scan": ScanLoop(task), "jit": JitLoop(task)}
     speeds: dict[str, list[float]] = {name: [] for name in loops}
     order = list(loops)
     for _ in range(rounds):
         for name in order:
             speeds[name].append(task.steps / loops[name].run(task.steps))
         order = order[1:] + order[:1]
-    loops["estimator"].model_dir.cleanup()
+    ours.model_dir.cleanup()
     return speeds
+
+
+def speed(steps_per_sec: float) -> str:
+    return f"{steps_per_sec:,.0f}" if steps_per_sec >= 100 else f"{steps_per_sec:.3g}"
 
 
 def table(task: Task, speeds: dict[str, list[float]]) -> str:
@@ -262,16 +281,16 @@ def table(task: Task, speeds: dict[str, list[float]]) -> str:
     lines = [
         f"{task.name}: batch {task.batch_size}, {task.steps} steps a round, loops of {task.loop}, "
         f"{len(speeds['scan'])} rounds, {jax.device_count()} {jax.devices()[0].platform} device(s)",
-        f"{'':12}{'steps/s':>10}{'range':>20}{'of scan':>10}{'of jit':>10}",
+        f"{'':12}{'steps/s':>10}{'range':>22}{'of scan':>10}{'of jit':>10}",
     ]
     for name, values in speeds.items():
         ratios = [
             statistics.median(a / b for a, b in zip(values, speeds[peer], strict=True))
             for peer in ("scan", "jit")
         ]
-        range_ = f"{min(values):.4g} .. {max(values):.4g}"
+        spread = f"{speed(min(values))} .. {speed(max(values))}"
         lines.append(
-            f"{name:12}{statistics.median(values):>10.4g}{range_:>20}"
+            f"{name:12}{speed(statistics.median(values)):>10}{spread:>22}"
             f"{ratios[0]:>10.3f}{ratios[1]:>10.3f}"
         )
     return "\n".join(lines)
@@ -285,8 +304,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="default: 9 for the mlp, 3 for the convnet")
     parser.add_argument("--steps", type=int, help="measured in a round; default: see Task")
     parser.add_argument("--loop", type=int, help="steps in a loop; default: see Task")
+    parser.add_argument("--loop-shape", default="auto", help="see RunConfig; default: auto")
+    parser.add_argument("--verbose", action="store_true", help="show the estimator's log")
     args = parser.parse_args()
-    logging.getLogger("absl").setLevel(logging.WARNING)
+    if args.verbose:
+        logging.basicConfig(format="%(message)s")
+        logging.getLogger("estimator").setLevel(logging.INFO)
 
     for name, task in TASKS.items():
         if args.model in ("all", name):
@@ -294,7 +317,7 @@ def main() -> None:
                 task, steps=args.steps or task.steps, loop=args.loop or task.loop
             )
             rounds = args.rounds or (9 if name == "mlp" else 3)
-            print(table(task, measure(task, rounds)), end="\n\n", flush=True)
+            print(table(task, measure(task, rounds, args.loop_shape)), end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+
 from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
 from hooks import EverySecs, EverySteps
@@ -32,8 +34,25 @@ class DeviceConfig:
     def __post_init__(self) -> None:
         if self.replication != "global":
             raise ValueError(f"replication={self.replication!r} is not known. Use 'global'.")
-        if self.devices is not None and len(self.devices) == 0:
-            raise ValueError("devices=[] leaves nothing to run on. Pass at least one, or None.")
+        if self.devices is not None:
+            _check_devices(self.devices)
+
+
+def _check_devices(devices: Any) -> None:
+    if isinstance(devices, str) or not isinstance(devices, Sequence):
+        raise TypeError(
+            f"devices must be a list of jax.Device, such as jax.devices()[:4], got {devices!r}."
+        )
+    if len(devices) == 0:
+        raise ValueError("devices=[] leaves nothing to run on. Pass at least one, or None.")
+    for device in devices:
+        if not isinstance(device, jax.Device):
+            raise TypeError(
+                f"devices must be a list of jax.Device, such as jax.devices()[:4]; it holds "
+                f"{device!r}."
+            )
+    if len(set(devices)) < len(devices):
+        raise ValueError(f"devices={list(devices)} names a device twice. Name each once.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import time
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -56,9 +55,20 @@ class Piece:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Transfer:
+class _Run:
+    """Consecutive batches of one transfer that can go into one dispatch.
+
+    Attributes:
+      batches: the transfer.
+      first: the first of them in it.
+      rows: real examples of each of them.
+      positions: where the input stands after each of them.
+    """
+
     batches: Batches
-    stack: Stack
+    first: int
+    rows: np.ndarray
+    positions: Sequence[Position]
 
 
 class Infeed:
@@ -93,8 +103,8 @@ class Infeed:
         self._left = min(known) if known else None
         self._padding = padding
         self._labels = labels
-        self._queue: ClosableQueue[_Transfer] = ClosableQueue(_IN_FLIGHT, name="infeed")
-        self._current: _Transfer | None = None
+        self._queue: ClosableQueue[_Run] = ClosableQueue(_IN_FLIGHT, name="infeed")
+        self._current: _Run | None = None
         self._offset = 0
         self._wait_secs = 0.0
         self._lap_start = time.monotonic()
@@ -108,7 +118,7 @@ class Infeed:
         return self._left_in_transfer() > 0 or self._queue.ready
 
     def _left_in_transfer(self) -> int:
-        return 0 if self._current is None else self._current.stack.steps - self._offset
+        return 0 if self._current is None else len(self._current.rows) - self._offset
 
     def take(self, at_most: int) -> Piece | None:
         """Returns the next piece, of 1 to `at_most` batches, or None at the end of the input.
@@ -122,18 +132,18 @@ class Infeed:
             self._wait_secs += time.monotonic() - started
         if self._current is None:
             return None
-        stack = self._current.stack
-        start, stop = self._offset, min(self._offset + at_most, stack.steps)
-        self._offset = stop
+        run = self._current
+        begin, end = self._offset, min(self._offset + at_most, len(run.rows))
+        self._offset = end
         left = self._left
         if left is not None:
-            self._left = left - (stop - start)
+            self._left = left - (end - begin)
         return Piece(
-            batches=self._current.batches,
-            start=start,
-            stop=stop,
-            rows=stack.rows[start:stop],
-            position=stack.positions[stop - 1],
+            batches=run.batches,
+            start=run.first + begin,
+            stop=run.first + end,
+            rows=run.rows[begin:end],
+            position=run.positions[end - 1],
             steps_left=left,
         )
 
@@ -153,58 +163,56 @@ class Infeed:
                 break
             if left is not None:
                 left -= stack.steps
-            for part in self._parts(stack):
-                self._queue.put(_Transfer(self._to_devices(part), part))
+            for run in self._runs(stack):
+                self._queue.put(run)
         self._queue.finish()
 
-    def _parts(self, stack: Stack) -> Iterator[Stack]:
-        """Yields the stack, or runs of its full batches and its partial ones each alone."""
+    def _runs(self, stack: Stack) -> Iterator[_Run]:
+        """Puts a stack on the devices, and yields it as what can be dispatched together."""
+        rows, positions = stack.rows, stack.positions
         if self._padding is not Padding.CUT:
-            yield stack
+            yield _Run(self._to_devices(stack, self._mask(stack)), 0, rows, positions)
             return
+        full = rows == self._source.batch_size
+        # All full batches share one transfer and one program, wherever partial ones stand.
+        whole = self._to_devices(stack, None) if full.any() else None
         begin = 0
-        for index, rows in enumerate(stack.rows):
-            if rows < self._source.batch_size:
-                if index > begin:
-                    yield _full_batches(stack, begin, index)
-                yield _partial_batch(stack, index)
-                begin = index + 1
-        if begin < stack.steps:
-            yield _full_batches(stack, begin, stack.steps)
+        while begin < stack.steps:
+            if full[begin] and whole is not None:
+                rest = np.flatnonzero(~full[begin:])
+                end = begin + int(rest[0]) if rest.size else stack.steps
+                yield _Run(whole, begin, rows[begin:end], positions[begin:end])
+            else:
+                end = begin + 1
+                partial = self._to_devices(_partial_batch(stack, begin), None)
+                yield _Run(partial, 0, rows[begin:end], positions[begin:end])
+            begin = end
 
-    def _to_devices(self, stack: Stack) -> Batches:
-        mask = None
-        leaf = jax.tree.leaves(stack.features)[0]
-        capacity, batch_size = leaf.shape[:2]
-        padded = bool((stack.rows < batch_size).any())
-        if self._padding is Padding.MASKED or (self._padding is Padding.MASKED_IF_ANY and padded):
-            rows = np.zeros(capacity, np.int32)
-            rows[: stack.steps] = stack.rows
-            mask = np.arange(batch_size) < rows[:, None]
+    def _mask(self, stack: Stack) -> np.ndarray | None:
+        if self._padding is Padding.KEPT:
+            return None
+        capacity, batch_size = jax.tree.leaves(stack.features)[0].shape[:2]
+        if self._padding is Padding.MASKED_IF_ANY and (stack.rows == batch_size).all():
+            return None
+        rows = np.zeros(capacity, np.int32)
+        rows[: stack.steps] = stack.rows
+        return np.arange(batch_size) < rows[:, None]
+
+    def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Batches:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
+        batch_size = jax.tree.leaves(stack.features)[0].shape[1]
         return jax.device_put(batches, self._placement.for_batch_size(batch_size))
 
 
-def _full_batches(stack: Stack, begin: int, end: int) -> Stack:
-    # From the start, the arrays stay whole: their shape is the one that is compiled for.
-    arrays = (stack.features, stack.labels)
-    if begin > 0:
-        arrays = jax.tree.map(lambda leaf: leaf[begin:end], arrays)
-    return _part(stack, begin, end, arrays)
-
-
 def _partial_batch(stack: Stack, index: int) -> Stack:
+    """Returns one batch of the stack without its padding, as a stack of its own."""
     rows = int(stack.rows[index])
-    arrays = jax.tree.map(
+    features, labels = jax.tree.map(
         lambda leaf: leaf[index : index + 1, :rows], (stack.features, stack.labels)
     )
-    return _part(stack, index, index + 1, arrays)
-
-
-def _part(stack: Stack, begin: int, end: int, arrays: tuple[Any, Any]) -> Stack:
     return Stack(
-        features=arrays[0],
-        labels=arrays[1],
-        rows=stack.rows[begin:end],
-        positions=stack.positions[begin:end],
+        features=features,
+        labels=labels,
+        rows=stack.rows[index : index + 1],
+        positions=stack.positions[index : index + 1],
     )

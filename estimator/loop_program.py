@@ -157,6 +157,7 @@ class _Programs:
         self._step = step
         self._every_n = every_n
         self._compiled: dict[LoopShape, Any] = {}
+        self._take: Any = None
         capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
         new_carry, outputs = jax.eval_shape(step, carry, constants, one)
@@ -191,9 +192,14 @@ class _Programs:
         function = {
             LoopShape.DEVICE_LOOP: self._device_loop,
             LoopShape.UNROLLED: self._unrolled,
-            LoopShape.PER_STEP: self._one_step,
+            LoopShape.PER_STEP: self._one_step,  # on a batch that was taken out before
         }[shape]
         numbers = [np.int32(0)] * (4 if shape is LoopShape.DEVICE_LOOP else 3)
+        if shape is LoopShape.PER_STEP:
+            # Taken out by a program of its own, so that the step's does not depend on how many
+            # batches are stacked: not even the last bit of its numbers does then.
+            self._take = jax.jit(_at).lower(batches, np.int32(0)).compile()
+            batches = self._take(batches, np.int32(0))
         jitted = jax.jit(function, donate_argnums=(0, 1), out_shardings=self._out_shardings)
         self._compiled[shape] = jitted.lower(carry, buffers, constants, batches, *numbers).compile()
         if shape is LoopShape.UNROLLED and LoopShape.PER_STEP not in self._compiled:
@@ -224,7 +230,8 @@ class _Programs:
                 carry, buffers = program(carry, buffers, constants, batches, index, origin, before)
             program, begin = self._compiled[LoopShape.PER_STEP], whole
         for index in np.arange(begin, end, dtype=np.int32):
-            carry, buffers = program(carry, buffers, constants, batches, index, origin, before)
+            batch = self._take(batches, index)
+            carry, buffers = program(carry, buffers, constants, batch, index, origin, before)
         return carry, buffers
 
     def _device_loop(
@@ -239,7 +246,8 @@ class _Programs:
         global_step: Any,
     ) -> tuple[Any, Outputs]:
         def body(index: Any, state: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
-            return self._one_step(*state, constants, batches, index, start, global_step)
+            batch = _at(batches, index)
+            return self._one_step(*state, constants, batch, index, start, global_step)
 
         return lax.fori_loop(begin, end, body, (carry, buffers))
 
@@ -254,8 +262,9 @@ class _Programs:
         global_step: Any,
     ) -> tuple[Any, Outputs]:
         for offset in range(UNROLLED_STEPS):
+            index = begin + offset
             carry, buffers = self._one_step(
-                carry, buffers, constants, batches, begin + offset, start, global_step
+                carry, buffers, constants, _at(batches, index), index, start, global_step
             )
         return carry, buffers
 
@@ -264,12 +273,12 @@ class _Programs:
         carry: Any,
         buffers: Any,
         constants: Any,
-        batches: Batches,
+        batch: Batches,
         index: Any,
         start: Any,
         global_step: Any,
     ) -> tuple[Any, Outputs]:
-        carry, outputs = self._step(carry, constants, _at(batches, index))
+        carry, outputs = self._step(carry, constants, batch)
         position = index - start
         before, after = global_step + position, global_step + position + 1
         slot = jnp.where(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -129,11 +130,18 @@ class Functional:
         `model(*args)` calls `apply` with the parameters filled in.
     """
 
-    init_fn: Callable[..., Any]
-    apply_fn: Callable[..., Any]
+    init: Callable[..., Any]
+    apply: Callable[..., Any]
+
+
+class FunctionalParams:
+    """Variables of an `est.Functional`: its parameters."""
+
+    def __init__(self, functional: Functional):
+        self._functional = functional
 
     def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
-        params = self.init_fn(key, features)
+        params = self._functional.init(key, features)
         return {"params": params}, call(self._bound(params))
 
     def apply(
@@ -142,7 +150,7 @@ class Functional:
         return call(self._bound(variables["params"])), {}
 
     def _bound(self, params: Any) -> Callable[..., Any]:
-        return lambda *args, **kwargs: self.apply_fn(params, *args, **kwargs)
+        return functools.partial(self._functional.apply, params)
 
 
 class NnxModule:
@@ -205,7 +213,7 @@ def variable_holder(model: Any) -> VariableHolder:
     if isinstance(model, nn.Module):
         return LinenModule(model)
     if isinstance(model, Functional):
-        return model
+        return FunctionalParams(model)
     if inspect.isfunction(model) or inspect.isclass(model) or inspect.ismethod(model):
         return NnxModule(model)
     raise TypeError(
@@ -342,7 +350,7 @@ def accepted_names(what: str, fn: Callable[..., Any], offered: tuple[str, ...]) 
         elif parameter.default is parameter.empty:
             hint = "" if parameter.name != "model" else " Pass Estimator(model_fn, model=...)."
             raise TypeError(
-                f"{what} needs an argument `{parameter.name}` that it is not given. It may name "
+                f"{what} needs an argument {parameter.name!r} that it is not given. It may name "
                 f"any of {', '.join(offered)}, and others with a default.{hint}"
             )
     return tuple(names)

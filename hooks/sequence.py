@@ -47,8 +47,12 @@ class HookSequence:
     def loop_end(self, step: int, at_most: int) -> int:
         """Returns where a loop that starts at `step` has to end: at `at_most`, or earlier
         where a hook asks for an exact step."""
-        asked = (hook.next_step(step) for hook in self._hooks)
-        return min([at_most, *(wanted for wanted in asked if wanted is not None and wanted > step)])
+        end = at_most
+        for hook in self._hooks:
+            wanted = hook.next_step(step)
+            if wanted is not None and wanted > step:
+                end = min(end, wanted)
+        return end
 
     def before_loop(self, step: int) -> None:
         """Calls every hook's `before_loop`."""

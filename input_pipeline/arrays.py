@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from input_pipeline.cuts import Cuts
 from input_pipeline.dtypes import is_numeric, narrow
 from input_pipeline.layout import Layout, named_leaves
-from input_pipeline.order import Batching, Order, OrderReader
+from input_pipeline.order import Order, OrderReader
 from input_pipeline.positions import LazyPositions
 from input_pipeline.source import Position, Source, Stack
 
@@ -67,7 +68,7 @@ class ArraySource(Source):
     Args:
       columns: the data.
       order: which rows are read when.
-      batching: where batches end.
+      cuts: where batches end.
       host_columns: arrays `[num_examples, ...]` for `Stack.host_columns`.
 
     Raises:
@@ -78,24 +79,24 @@ class ArraySource(Source):
         self,
         columns: Columns,
         order: Order,
-        batching: Batching,
+        cuts: Cuts,
         host_columns: Mapping[str, np.ndarray] | None = None,
     ):
-        self.batch_size = batching.size
-        self._spec = columns.layout.element_spec(batching.size)
+        self.batch_size = cuts.size
+        self._spec = columns.layout.element_spec(cuts.size)
         self._columns = columns
         self._host_columns = host_columns or {}
         self._order = order
         self._reader = OrderReader(order)
-        self._batching = batching
+        self._cuts = cuts
         self._length = order.length
         self._cursor = 0
 
     def element_spec(self) -> tuple[Any, Any]:
-        return (None, None) if self._batching.num_batches(0, self._length) == 0 else self._spec
+        return (None, None) if self._cuts.num_batches(0, self._length) == 0 else self._spec
 
     def num_batches(self) -> int | None:
-        return self._batching.num_batches(self._cursor, self._length)
+        return self._cuts.num_batches(self._cursor, self._length)
 
     def read(
         self, count: int, *, capacity: int | None = None, fill_secs: float | None = None
@@ -107,7 +108,7 @@ class ArraySource(Source):
         rows_of_batches: list[int] = []
         cursors: list[int] = []
         host_columns: list[dict[str, np.ndarray]] = []
-        for start, batches, rows in self._batching.runs(self._cursor, self._length, count):
+        for start, batches, rows in self._cuts.runs(self._cursor, self._length, count):
             wanted = self._reader.read(start, batches * rows)
             if self._host_columns:
                 host_columns += self._host_batches(wanted, batches, rows)

@@ -30,26 +30,41 @@ class Assembly:
     epochs: int | None = None
     pad_to: PadTo | None = None
 
-    def batches(self, items: Iterator[Item]) -> Iterator[Item]:
+    def batches(self, items: Iterator[Item], *, endless: bool) -> Iterator[Item]:
         """Yields batches of the examples in `items`, and END_OF_EPOCH as it comes.
 
+        Args:
+          items: examples, and END_OF_EPOCH.
+          endless: whether there is no last epoch.
+
         Raises:
-          ValueError: an example differs from the first in structure, dtype or shape.
+          ValueError: an example differs from the first in structure, dtype or shape; or no epoch
+            fills a batch, and without a last one that would go on for ever.
         """
         stack = _ExampleStack(self.pad_to)
         waiting: list[Item] = []
+        full = 0
+        # The first cut counts only if all before it is read, which is not known here.
+        whole = False
         for item in items:
             if item.value is not END_OF_EPOCH:
                 waiting.append(item)
                 if len(waiting) == self.size:
                     yield _batch(stack, waiting, item)
                     waiting = []
-            else:
-                if self.epochs is not None and (item.epoch + 1) % self.epochs == 0:
-                    if waiting and not self.drop_remainder:
-                        yield _batch(stack, waiting, item)
-                    waiting = []
-                yield item
+                    full += 1
+                continue
+            if self.epochs is not None and (item.epoch + 1) % self.epochs == 0:
+                if waiting and not self.drop_remainder:
+                    yield _batch(stack, waiting, item)
+                elif waiting and endless and whole and not full:
+                    raise ValueError(
+                        f"The {len(waiting)} examples between two cuts do not fill a batch of "
+                        f"{self.size}, so drop_remainder leaves all of them out. Put repeat before "
+                        "batch, or keep the remainder."
+                    )
+                waiting, full, whole = [], 0, True
+            yield item
         if waiting and not self.drop_remainder:
             yield _batch(stack, waiting, waiting[-1])
 

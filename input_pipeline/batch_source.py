@@ -64,9 +64,10 @@ class BatchSource(Source):
         self._held: _Batch | None = None
         self._position: Position | None = None
         self._index = 0
+        self._dropped = 0
         self._closed = False
         self._ended = False
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
 
     def element_spec(self) -> tuple[Any, Any]:
         if self._layout is None:
@@ -129,12 +130,24 @@ class BatchSource(Source):
                     self._ended = True
                     break
                 batch = self._checked(split(element[0]))
-                rows = len(batch.leaves[0])
-                if rows and not (self._drop_remainder and rows < self.batch_size):
+                if self._counts(len(batch.leaves[0])):
                     self._held = batch
-        except Exception as error:
+        except BaseException as error:
             self._failure = error
             raise
+
+    def _counts(self, rows: int) -> bool:
+        """Says whether a batch of so many examples is read, or left out."""
+        if rows and self._drop_remainder and rows < self.batch_size:
+            self._dropped += 1
+            if self._dropped == 2 and self._index == 2:
+                raise ValueError(
+                    f"The first two batches have fewer examples ({rows} in the second) than "
+                    f"batch_size={self.batch_size}, and drop_remainder would leave out all such. "
+                    "Make batches of params['batch_size'] examples."
+                )
+            return False
+        return rows > 0
 
     def _checked(self, pair: tuple[Any, Any]) -> _Batch:
         index = self._index

@@ -83,7 +83,8 @@ class Dataset:
         """Replaces each element by `function(element)`.
 
         Args:
-          function: may change its argument. After `batch`, it gets batches.
+          function: gets an example, or after `batch` a batch. What `from_arrays` gives it are
+            copies, which it may change.
           seed: if given, `function(element, rng)` is called instead, with a numpy Generator
             that depends only on this, the epoch and the element: the same after a resume, on
             any thread and in any shard.
@@ -113,7 +114,8 @@ class Dataset:
         """Keeps every `count`-th example, from `index` on.
 
         Put it behind `shuffle`: then the shards are parts of one order, and a saved position is
-        that of all shards, so that a run may continue with another number of them.
+        that of all shards, so that a run may continue with another number of them. Where the
+        examples do not divide evenly, some shards have one more.
 
             dataset.shuffle(seed=0).shard(context.num_input_pipelines, context.input_pipeline_id)
         """
@@ -242,7 +244,7 @@ class Dataset:
             if host_columns:
                 pair, kept = HostColumns().take_out(columns.pair)
                 columns = Columns.of(pair)
-            return ArraySource(columns, plan.order, plan.batching(assembly), kept)
+            return ArraySource(columns, plan.order, plan.cuts(assembly), kept)
         return BatchSource(
             PlanReader(plan, assembly),
             batch_size=batch_size,

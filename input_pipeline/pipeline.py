@@ -8,7 +8,8 @@ from typing import Any
 
 from input_pipeline.ahead import Ahead
 from input_pipeline.assembly import Assembly
-from input_pipeline.order import Batching, Order, OrderReader
+from input_pipeline.cuts import Cuts
+from input_pipeline.order import Order, OrderReader
 from input_pipeline.reader import BatchReader, OwnedIterator
 from input_pipeline.roots import END_OF_EPOCH, Item, Root, TableRoot
 from input_pipeline.source import Position
@@ -48,11 +49,11 @@ class Plan:
             and (self.assembly is None or self.assembly.pad_to is None)
         )
 
-    def batching(self, assembly: Assembly) -> Batching:
+    def cuts(self, assembly: Assembly) -> Cuts:
         """Returns where batches end in an order of known length."""
         epochs = assembly.epochs
         segment = None if epochs is None else epochs * self.order.epoch_length
-        return Batching(assembly.size, assembly.drop_remainder, segment)
+        return Cuts(assembly.size, assembly.drop_remainder, segment)
 
 
 class PlanReader(BatchReader):
@@ -107,7 +108,7 @@ class PlanReader(BatchReader):
             return None
         order = self._plan.order
         start = self._epoch * order.epoch_length + self._examples
-        left = self._plan.batching(self._assembly).num_batches(start, order.length)
+        left = self._plan.cuts(self._assembly).num_batches(start, order.length)
         if self._plan.batch_limit is None:
             return left
         allowed = self._plan.batch_limit - self._batches
@@ -125,7 +126,8 @@ class PlanReader(BatchReader):
             batches = self._gathered(epoch, examples)
         else:
             found = self._worked(plan.root.items(plan.order, epoch, examples))
-            batches = self._assembly.batches(kept(found, "examples", endless=endless))
+            examples_kept = kept(found, "examples", endless=endless)
+            batches = self._assembly.batches(examples_kept, endless=endless)
         stepped = (applied(plan.batch_steps, item) for item in batches)
         yield from kept(stepped, "batches", endless=endless)
 
@@ -143,9 +145,9 @@ class PlanReader(BatchReader):
         plan = self._plan
         assert isinstance(plan.root, TableRoot)
         order, length = plan.order, plan.order.epoch_length
-        batching, reader = plan.batching(self._assembly), OrderReader(order)
+        cuts, reader = plan.cuts(self._assembly), OrderReader(order)
         start = epoch * length + examples
-        while (run := next(batching.runs(start, order.length, 1), None)) is not None:
+        while (run := next(cuts.runs(start, order.length, 1), None)) is not None:
             start, _, rows = run
             wanted = reader.read(start, rows)
             number = wanted.start if isinstance(wanted, slice) else int(wanted[0])

@@ -12,7 +12,9 @@ import numpy as np
 from input_pipeline.arrays import Columns
 from input_pipeline.layout import joined
 from input_pipeline.order import Order, Shard, Shuffle
+from input_pipeline.reader import OwnedIterator
 from input_pipeline.skipping import SkipReport
+from input_pipeline.source import PositionError
 
 
 class Item(NamedTuple):
@@ -126,9 +128,9 @@ class GeneratedRoot(Root):
 
     def items(self, order: Order, epoch: int, examples: int) -> Iterator[Item]:
         while order.epochs is None or epoch < order.epochs:
-            generated = iter(self._generate())
+            generated = OwnedIterator(lambda: iter(self._generate()))
             try:
-                numbered = _in_order(enumerate(generated), order)
+                numbered = _in_order(enumerate(_all_of(generated)), order)
                 report = SkipReport(examples, "examples")
                 place = 0
                 for number, value in numbered:
@@ -138,9 +140,12 @@ class GeneratedRoot(Root):
                     else:
                         report.skipped(place)
             finally:
-                close = getattr(generated, "close", None)
-                if close is not None:
-                    close()
+                generated.close()
+            if place + 1 < examples:  # the position may be that of a shard with one more
+                raise PositionError(
+                    f"The saved position of the input is behind {examples} examples of an epoch, "
+                    f"this one has {place}. Feed the input that was saved, or start it afresh."
+                )
             yield Item(END_OF_EPOCH, epoch, place, 0)
             if place == 0:
                 return  # or an endless repeat would never end
@@ -148,6 +153,11 @@ class GeneratedRoot(Root):
 
     def example(self, value: Any) -> Any:
         return value
+
+
+def _all_of(iterator: OwnedIterator) -> Iterator[Any]:
+    while (element := iterator.next()) is not None:
+        yield element[0]
 
 
 def _in_order(numbered: Iterator[Any], order: Order) -> Iterator[Any]:

@@ -41,8 +41,8 @@ class Callable:
         """Runs the program.
 
         Args:
-          *feeds: arrays as it was compiled for. Donated ones are gone afterwards, even where
-            DeadlineExceededError or CancelledError is raised.
+          *feeds: arrays as it was compiled for. Donated ones are gone afterwards, and may be
+            where DeadlineExceededError or CancelledError is raised.
           timeout_secs: how long to wait for the outputs; that of the session if None. An
             infinite one waits as long as it takes, but not beyond the session's end.
 

@@ -54,9 +54,12 @@ class Program:
             return self._run(latest, feeds)
         except (TypeError, ValueError) as error:
             refusal = error
-        fitting = self._find(feeds)
-        if fitting is latest:
-            raise refusal  # which was not about the feeds
+        try:
+            fitting = self._find(feeds)
+            if fitting is latest:
+                raise refusal  # which was not about the feeds
+        finally:
+            del refusal  # it holds this frame, and with it the feeds
         self._latest = fitting
         return self._run(fitting, feeds)
 

@@ -32,7 +32,11 @@ class Session:
 
     What a function reads besides its feeds (globals, contexts such as
     `jax.default_matmul_precision`) counts as it was when it was compiled. A function that is
-    made anew for each call, such as a lambda, is compiled anew, so hold on to it.
+    made anew for each call, such as a lambda, is compiled anew, so hold on to it. A Python
+    number is fed as an array of its type: no feed is weakly typed.
+
+    A run without a timeout is dispatched by the caller's thread; one with a timeout by a thread
+    of the session, where such contexts do not hold. Closing the session ends these threads.
 
     Args:
       name: refused while another session of this name and version is open; None for none.
@@ -223,11 +227,14 @@ class Session:
 
         Who waits for a run with a timeout, or for another thread to compile, gets
         CancelledError at once. Everything else that comes later gets SessionClosedError.
-        What the devices have begun they finish.
+        What the devices have begun they finish; its threads wait for that a few seconds at most.
         """
-        if self._waits.cancel():
+        if not self._waits.cancel():
+            return
+        try:
             self._table.close()
             self._waits.join()
+        finally:
             if self._identity is not None:
                 with _live_lock:
                     _live.discard(self._identity)

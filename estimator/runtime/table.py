@@ -60,17 +60,17 @@ class ProgramTable:
           FeedError: a feed lies on a device that is not to be used.
           Whatever the function raises when it is traced.
         """
+        self._waits.check_open()
         key = (recipe.key, signature.key)
         with self._lock:
             entry = self._entries.get(key)
             hit = entry is not None
+            self._tally.looked_up(hit)
             if entry is None:
                 entry = _Entry(self._waits.promise(), threading.get_ident())
                 self._entries[key] = entry
             entry.holders += hold
             entry.kept |= not hold
-        self._waits.check_open()
-        self._tally.looked_up(hit)
         name = recipe.names.function
         if not hit:
             self._compile(key, entry, recipe, signature)

@@ -35,7 +35,7 @@ def adapt(data: Any, batch_size: int) -> BatchReader | Dataset | None:
             with contextlib.suppress(TypeError):  # a sampler need not have a length
                 length = len(data)
         return TorchReader(
-            lambda: _ClosableIterator(iter(data)),
+            lambda: iter(data) if data.persistent_workers else _ClosableIterator(iter(data)),
             batch_size=batch_size,
             length=length,
             library="torch",

@@ -21,7 +21,7 @@ class CompilationCounter:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, event: str, duration: float, **details: object) -> None:
+    def __call__(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             self.count += 1
 

@@ -109,7 +109,7 @@ def test_model_fn_must_be_a_function(tmp_path, model_fn):
 
 
 def test_a_model_fn_that_names_model_needs_one(tmp_path):
-    with pytest.raises(TypeError, match=r"argument `model`.*Estimator\(model_fn, model=...\)"):
+    with pytest.raises(TypeError, match=r"argument 'model'.*Estimator\(model_fn, model=...\)"):
         estimator(lambda features, model, mode: None, tmp_path)
 
 

@@ -168,12 +168,12 @@ def test_a_bad_spec_is_refused_with_words(tmp_path, name, nothing_compiled):
 def test_a_model_fn_with_an_unknown_argument_is_refused_by_the_constructor(tmp_path):
     def model_fn(features, labels, mode, learning_rate): ...
 
-    with pytest.raises(TypeError, match=r"'learning_rate'.*features"):
+    with pytest.raises(TypeError, match=r"learning_rate.*features"):
         make(tmp_path, model_fn)
 
 
 def test_an_input_fn_with_an_unknown_argument_is_refused(tmp_path, nothing_compiled):
-    with pytest.raises(TypeError, match=r"input_fn.*'split'.*params"):
+    with pytest.raises(TypeError, match=r"input_fn.*split.*params"):
         make(tmp_path).train(lambda split: numbered(8))
 
 

@@ -1,8 +1,9 @@
 import logging
+from pathlib import Path
 
 import pytest
 
-from hooks import Hook, HookSequence
+from hooks import Hook, HookContext, HookSequence
 
 
 class Recorder(Hook):
@@ -70,7 +71,9 @@ def test_hooks_hear_the_very_error_that_ended_the_run():
 
     error = RuntimeError("bad record")
     with pytest.raises(RuntimeError), HookSequence([Listener()]) as sequence:
-        sequence.begin(None)  # pyright: ignore[reportArgumentType]
+        sequence.begin(
+            HookContext(mode="train", model_dir=Path(), step=0, last_step=None, batch_size=1)
+        )
         raise error
     assert heard == [error]
 

@@ -87,5 +87,6 @@ def test_leaving_early_drops_what_waits():
     assert running.wait(10)
     results.close()  # type: ignore[attr-defined]
     may_end.set()
+    assert list(ahead.map(work, iter([9]))) == [9]
     ahead.close()
-    assert done == [0, 1]
+    assert done == [0, 1, 9]

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from input_pipeline import PositionError, Stack
 from input_pipeline.arrays import ArraySource, Columns
-from input_pipeline.order import Batching, Order, Shuffle
+from input_pipeline.cuts import Cuts
+from input_pipeline.order import Order, Shuffle
 
 
 def ids(num_examples):
     return np.arange(num_examples, dtype=np.int32)
 
 
-def source_of(pair, *, steps=(), epochs: int | None = 1, **batching):
+def source_of(pair, *, steps=(), epochs: int | None = 1, **cuts):
     columns = Columns.of(pair)
-    return ArraySource(columns, Order(len(columns), steps, epochs), Batching(**batching))
+    return ArraySource(columns, Order(len(columns), steps, epochs), Cuts(**cuts))
 
 
 def read(source, count, **options) -> Stack:

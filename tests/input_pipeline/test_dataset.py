@@ -233,6 +233,17 @@ def test_stop_iteration_out_of_a_function_is_an_error(method, prefetch):
     source.close()
 
 
+def test_stop_iteration_out_of_a_mapped_generator_is_an_error():
+    def stop_at_two(value):
+        if value == 2:
+            raise StopIteration
+        return value
+
+    dataset = Dataset.from_generator(lambda: map(stop_at_two, range(5)))
+    with pytest.raises(RuntimeError, match=r"map\(\).*StopIteration"):
+        dataset.source(5).read(1)
+
+
 def test_an_example_unlike_the_first_is_an_error_naming_it():
     dataset = from_array(5).map(lambda value: {"x": np.zeros(3 if value == 4 else 2)})
     with pytest.raises(ValueError, match=r"features\['x'\] of example 4 .*\[2\], got float64 \[3"):
@@ -258,6 +269,18 @@ def test_a_filter_that_keeps_nothing_of_data_that_end_leaves_no_batch(make):
     source = make(5).filter(lambda value: False).repeat(2).source(2)
     assert source.element_spec() == (None, None)
     assert source.read(1) is None
+
+
+@pytest.mark.parametrize("make", [from_records, from_function])
+def test_epochs_without_end_that_never_fill_a_batch_are_an_error(make):
+    dataset = make(5).batch(8, drop_remainder=True).repeat()
+    with pytest.raises(ValueError, match="5 examples between two cuts do not fill a batch of 8"):
+        dataset.source(8).read(1)
+
+
+@pytest.mark.parametrize("make", [from_array, from_records, from_function])
+def test_an_epoch_that_does_not_fill_a_batch_leaves_no_batch(make):
+    assert read(make(5).batch(8, drop_remainder=True).repeat(2), 8) == []
 
 
 @pytest.mark.parametrize("make", [from_array, from_records, from_function])
@@ -437,6 +460,19 @@ def test_a_run_goes_on_with_another_number_of_shards_and_another_batch_size(
     assert counts.tolist() == [epochs] * length
 
 
+@pytest.mark.parametrize("make", [from_array, from_records, from_function])
+def test_a_source_may_go_back_and_on(make):
+    source = make(10).map(lambda value: value).source(2)
+    start = source.position()
+    source.read(2)
+    later = source.position()
+    source.read(2)
+    source.seek(start)
+    assert batches_in(source.read(1)) == [[0, 1]]
+    source.seek(later)
+    assert batches_in(source.read(1)) == [[4, 5]]
+
+
 def test_a_resume_in_a_later_shuffled_epoch_goes_on_in_its_order():
     dataset = from_array(10).shuffle(seed=0).batch(2).repeat(3)
     whole = read(dataset, 2)
@@ -461,6 +497,15 @@ def test_a_resume_in_a_later_shuffled_epoch_goes_on_in_its_order():
 def test_the_position_of_another_dataset_is_refused(other):
     with pytest.raises(PositionError, match="this input has"):
         from_array(5).shuffle(seed=0).source(2).seek(other.source(2).position())
+
+
+def test_a_position_behind_the_end_of_what_is_generated_is_refused():
+    longer = from_function(9).source(2)
+    longer.read(4)
+    shorter = from_function(5).source(2)
+    shorter.seek(longer.position())
+    with pytest.raises(PositionError, match="behind 8 examples of an epoch, this one has 5"):
+        shorter.read(1)
 
 
 def test_only_generated_data_is_read_again_to_find_a_position():

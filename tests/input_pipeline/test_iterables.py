@@ -118,6 +118,10 @@ def test_seeking_back_starts_an_iterable_over():
     assert ids_of(read(source, 2)) == [[0, 1], [2, 3]]
 
 
+def test_a_position_of_an_iterable_is_found_by_reading():
+    assert source_of([]).seeks_by_reading
+
+
 def test_an_iterator_that_must_go_back_is_refused_with_the_way_out():
     source = source_of([batch(0), batch(2)], reopens=False)
     start = source.position()
@@ -267,3 +271,9 @@ def test_a_position_behind_the_end_is_refused():
     longer.read(3)
     with pytest.raises(PositionError, match="behind 3 batches, this input has 2"):
         source_of([batch(0), batch(2)]).seek(longer.position())
+
+
+def test_batches_that_are_all_left_out_are_an_error_naming_both_sizes():
+    source = source_of(iter(lambda: batch(0, rows=1), None), drop_remainder=True)
+    with pytest.raises(ValueError, match=r"\(1 in the second\) than batch_size=2"):
+        source.read(1)

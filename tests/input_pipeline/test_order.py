@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from input_pipeline import PositionError
-from input_pipeline.order import Batching, Order, OrderReader, Shard, Shuffle, Take
+from input_pipeline.order import Order, OrderReader, Shard, Shuffle, Take
 
 
 def indices_of(order, start, count):
@@ -100,46 +100,3 @@ def test_all_shards_have_the_same_position():
 def test_the_position_of_another_order_is_refused(other, key):
     with pytest.raises(PositionError, match=key):
         Order(10, (Shuffle(0),)).cursor(other.position(0, 3))
-
-
-def cuts(size, drop_remainder, segment, length):
-    """Returns the number of examples in each batch of the first `length`, by a plain loop."""
-    batches, batch = [], 0
-    for example in range(1, length + 1):
-        batch += 1
-        ends = example == length or (segment is not None and example % segment == 0)
-        if batch == size or ends:
-            if batch == size or not drop_remainder:
-                batches.append(batch)
-            batch = 0
-    return batches
-
-
-batchings = st.builds(
-    Batching, st.integers(1, 6), st.booleans(), st.one_of(st.none(), st.integers(1, 9))
-)
-
-
-@given(batchings, st.integers(0, 50), st.integers(1, 30))
-def test_batches_are_cut_as_a_plain_loop_cuts_them(batching, length, count):
-    expected = cuts(batching.size, batching.drop_remainder, batching.segment, length)
-    got = [rows for _, batches, rows in batching.runs(0, length, count) for _ in range(batches)]
-    assert got == expected[:count]
-    assert batching.num_batches(0, length) == len(expected)
-
-
-@given(batchings, st.integers(0, 50), st.integers(1, 10))
-def test_reading_some_batches_at_a_time_gives_the_same_ones(batching, length, count):
-    start, got = 0, []
-    while runs := list(batching.runs(start, length, count)):
-        got += [rows for _, batches, rows in runs for _ in range(batches)]
-        last_start, batches, rows = runs[-1]
-        start = last_start + batches * rows
-        assert batching.num_batches(start, length) == batching.num_batches(0, length) - len(got)
-    assert got == cuts(batching.size, batching.drop_remainder, batching.segment, length)
-
-
-def test_epochs_shorter_than_a_batch_that_must_be_full_hold_nothing():
-    batching = Batching(8, drop_remainder=True, segment=5)
-    assert list(batching.runs(0, None, 3)) == []
-    assert batching.num_batches(0, None) == 0

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -37,6 +40,28 @@ def test_feeds_of_another_kind_get_a_program_of_their_own_once(session, compilat
         jax.tree.map(np.testing.assert_array_equal, program(feed), jax.tree.map(double, feed))
     assert compilations.count == before
     assert session.counters().programs == 4
+
+
+def test_a_change_of_kind_is_looked_up_once(session):
+    program = session.program(double)
+    for feed in (X, X, X[:2], X[:2], X[:2], X, X):
+        program(feed)
+    counters = session.counters()
+    assert (counters.runs, counters.misses, counters.hits) == (7, 2, 1)
+
+
+def test_a_change_of_kind_does_not_keep_its_feeds_alive(session):
+    program = session.program(double)
+    program(X)
+    feed = jnp.zeros((2, 2))
+    gone = weakref.ref(feed)
+    gc.disable()  # so that only a reference cycle keeps it
+    try:
+        program(feed)
+        del feed
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_feeds_on_other_devices_are_followed(session):
