@@ -136,7 +136,7 @@ def restore_train_state(path: Path, abstract: TrainState) -> TrainState:
 
 
 def _compare(path: Path, what: str, found: Any, wanted: Any, *, allow_more: bool = False) -> None:
-    on_disk, in_model = _named(found), _named(wanted)
+    on_disk, in_model = _named(found), _named(_without_keys(wanted))
     advice = "The model_dir holds another model: use a new model_dir, or change the model back."
     differing = [
         f"{name}: {list(on_disk[name].shape)} in the checkpoint, {list(leaf.shape)} in the model"
@@ -168,7 +168,34 @@ def _restore_abstract(path: Path, abstract: Any) -> Any:
         return abstract  # orbax refuses to restore nothing
     import orbax.checkpoint as ocp
 
-    return _restore(path, abstract, ocp.checkpoint_utils.construct_restore_args(abstract))
+    plain = _without_keys(abstract)
+    restored = _restore(path, plain, ocp.checkpoint_utils.construct_restore_args(plain))
+
+    def with_key(leaf: Any, data: Any) -> Any:
+        if not _is_key(leaf):
+            return data
+        impl = jax.random.key_impl(jax.numpy.empty((), leaf.dtype))
+        return jax.random.wrap_key_data(data, impl=impl)
+
+    return jax.tree.map(with_key, abstract, restored)
+
+
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(tree: Any) -> Any:
+    """Returns the tree with the bits of random keys in their place: what is stored of them."""
+
+    def plain(leaf: Any) -> Any:
+        if not _is_key(leaf):
+            return leaf
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.random.key_data(leaf)
+        bits = jax.eval_shape(jax.random.key_data, leaf)
+        return jax.ShapeDtypeStruct(bits.shape, bits.dtype, sharding=leaf.sharding)
+
+    return jax.tree.map(plain, tree)
 
 
 def _restore(path: Path, item: Any, restore_args: Any) -> Any:
@@ -239,9 +266,9 @@ class CheckpointWriter:
             self._manager.save(
                 view.step,
                 args=ocp.args.Composite(
-                    variables=ocp.args.PyTreeSave(state.variables),
+                    variables=ocp.args.PyTreeSave(_without_keys(state.variables)),
                     training=ocp.args.PyTreeSave(
-                        {"step": state.step, "opt_state": state.opt_state}
+                        _without_keys({"step": state.step, "opt_state": state.opt_state})
                     ),
                     run=ocp.args.JsonSave(run),
                 ),

@@ -66,8 +66,9 @@ class RunConfig:
         number, a duration such as "30s" or "5m" (as many steps as it holds, measured again
         and again), or "auto" (about a second).
       loop_shape: how steps become programs: "device_loop" (one program loops over them),
-        "unrolled" (programs of ten steps) or "per_step". All compute the same; "auto" times
-        them on the first steps and keeps the fastest.
+        "unrolled" (programs of ten steps) or "per_step". All compute the same up to rounding;
+        "auto" times them on the first steps of a long run and keeps the fastest. Name one
+        where runs have to agree in the last bit.
       save_checkpoints_steps: a checkpoint at every multiple of so many global steps.
       save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
       keep_checkpoint_max: newest checkpoints to keep; None keeps all.

@@ -134,9 +134,23 @@ def batch_spec(source: Source) -> BatchSpec:
       ValueError: it has none.
     """
     spec = source.element_spec()
-    if spec[0] is None:
+    if spec[0] is None or source.at_end():
         raise ValueError(
             "input_fn produced no batches: its data is empty. Check its source, filters and "
             "drop_remainder."
         )
+    check_features(spec[0])
     return spec
+
+
+def check_features(features: object) -> None:
+    """Refuses features without a single array.
+
+    Raises:
+      ValueError: there is none.
+    """
+    if not jax.tree.leaves(features):
+        raise ValueError(
+            "The features that input_fn gives hold no arrays. Return (features, labels), or "
+            "features, with at least one array [batch, ...] in the features."
+        )

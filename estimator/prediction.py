@@ -12,7 +12,7 @@ import numpy as np
 
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
-from estimator.job import Job
+from estimator.job import Job, check_features
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
@@ -43,8 +43,9 @@ def predict(
         HookSequence(hooks) as sequence,
     ):
         features, _ = source.element_spec()
-        if features is None:
+        if features is None or source.at_end():
             return
+        check_features(features)
         spec = (features, None)
         frozen, outline = job.frozen(mode, spec, checkpoint)
         _check_keys(keys, outline)

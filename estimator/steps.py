@@ -190,3 +190,15 @@ def predict_step(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> St
         return carry + 1, Outputs(predictions)
 
     return step
+
+
+@jax.jit
+def all_finite(tree: Any) -> jax.Array:
+    """Returns whether every floating point number in `tree` is finite, a bool scalar."""
+    return jnp.array(
+        [
+            jnp.isfinite(leaf).all()
+            for leaf in jax.tree.leaves(tree)
+            if jnp.issubdtype(leaf.dtype, jnp.inexact)
+        ]
+    ).all()

@@ -21,7 +21,7 @@ from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
-from estimator.steps import Outputs, TrainOutputs
+from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener
 from input_pipeline import PositionError, Source
@@ -101,7 +101,7 @@ def _source_at(
     except PositionError as error:
         logger.warning("The input is not the one of %s and starts anew: %s", checkpoint, error)
     else:
-        if source.element_spec()[0] is not None:
+        if not source.at_end():
             return source
         logger.info("The input of %s was at its end and starts anew.", checkpoint)
     return opened()
@@ -198,6 +198,7 @@ class TrainingLoop:
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
             read_state=lambda: jax.tree.map(jax.numpy.copy, state),
+            read_params_finite=lambda: bool(all_finite(state.params)),
         )
 
 

@@ -137,6 +137,7 @@ class LoopView:
     read_losses: Callable[[], np.ndarray]
     read_metrics: Callable[[], Mapping[str, np.ndarray]]
     read_state: Callable[[], Any]
+    read_params_finite: Callable[[], bool] = lambda: True
 
     @property
     def losses(self) -> np.ndarray:
@@ -149,6 +150,12 @@ class LoopView:
         """Per-step means of `EstimatorSpec.metrics`, each `[step - before]`. Train mode only;
         empty elsewhere."""
         return self.read_metrics()
+
+    @property
+    def params_finite(self) -> bool:
+        """Whether every parameter is a finite number after the loop. Train mode only; judged on
+        the devices. Like `state`, to be read before the next loop."""
+        return self.read_params_finite()
 
     def state(self) -> Any:
         """Returns a copy of the train state after the loop that outlives the next loop."""

@@ -12,11 +12,12 @@ logger = logging.getLogger(__name__)
 
 
 class NanLossError(FloatingPointError):
-    """The loss became NaN or infinite.
+    """The loss, or a parameter, became NaN or infinite.
 
     Attributes:
-      step: the first global step with such a loss.
-      loss: that loss.
+      step: the first global step with such a loss; the step of the checkpoint that was due if
+        the loss is finite and the parameters are not.
+      loss: the loss at that step.
     """
 
     def __init__(self, step: int, loss: float):
@@ -25,8 +26,11 @@ class NanLossError(FloatingPointError):
         self.loss = loss
 
     def __str__(self) -> str:
+        what = f"The loss is {self.loss} at step {self.step}"
+        if np.isfinite(self.loss):
+            what = f"Parameters are not finite after step {self.step}, whose loss is {self.loss}"
         return (
-            f"The loss is {self.loss} at step {self.step}. Try a lower learning rate or gradient "
+            f"{what}. Try a lower learning rate or gradient "
             "clipping, and look at the batch of that step; jax.config.update('jax_debug_nans', "
             "True) finds the operation that made the first NaN."
         )
@@ -38,10 +42,8 @@ class NanHook(Hook):
     The device is never made to wait: after each loop the losses of the loop *before* it are
     judged, which are ready or nearly so, while the present one runs. So a run ends one loop
     late, always, and on all hosts alike. Before a checkpoint is written, and at the end,
-    everything is judged that has run: no checkpoint has a bad loss behind it.
-
-    A loss is that of the step's batch before its update, so variables that become NaN in the
-    very last update before a checkpoint do not show in it.
+    everything is judged that has run, the parameters too, since a loss does not show what the
+    update after it did: no checkpoint has a bad loss behind it, or bad parameters in it.
 
     Args:
       fail_on_nan: raise `NanLossError`. If False, the run stops without an error, a warning
@@ -63,6 +65,9 @@ class NanHook(Hook):
 
     def before_save(self, view: LoopView) -> str | None:
         self._judge_all(view)
+        if self._found is None and not view.params_finite:
+            losses = view.losses
+            self._find(NanLossError(view.step, float(losses[-1]) if losses.size else 0.0))
         return self._reason()
 
     def end(self, view: LoopView) -> None:
@@ -90,12 +95,13 @@ class NanHook(Hook):
         if bad.size == 0:
             return
         first = int(bad[0])
-        self._found = NanLossError(view.before + 1 + first, float(losses[first]))
+        self._find(NanLossError(view.before + 1 + first, float(losses[first])))
+
+    def _find(self, error: NanLossError) -> None:
+        self._found = error
         if self._fail_on_nan:
-            raise self._found
-        logger.warning("%s", self._found)
+            raise error
+        logger.warning("%s", error)
 
     def _reason(self) -> str | None:
-        if self._found is None:
-            return None
-        return f"NanHook: the loss is {self._found.loss} at step {self._found.step}"
+        return None if self._found is None else f"NanHook: {self._found}"

@@ -98,6 +98,9 @@ class ArraySource(Source):
     def num_batches(self) -> int | None:
         return self._cuts.num_batches(self._cursor, self._length)
 
+    def at_end(self) -> bool:
+        return self.num_batches() == 0
+
     def read(
         self, count: int, *, capacity: int | None = None, fill_secs: float | None = None
     ) -> Stack | None:

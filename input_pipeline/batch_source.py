@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from input_pipeline.batching import Stacker
+from input_pipeline.batching import Stacker, check_rows
 from input_pipeline.host_columns import HostColumns
 from input_pipeline.layout import Layout, split
 from input_pipeline.queue import QueueClosed
@@ -77,6 +77,10 @@ class BatchSource(Source):
     def num_batches(self) -> int | None:
         left = None if self._drop_remainder else self._reader.num_batches()
         return left if left is None or self._held is None else left + 1
+
+    def at_end(self) -> bool:
+        self._hold_next()
+        return self._held is None
 
     def read(
         self, count: int, *, capacity: int | None = None, fill_secs: float | None = None
@@ -162,6 +166,8 @@ class BatchSource(Source):
             layout = layout.with_shapes_of(pair)
             layout = self._layouts.setdefault(layout.shapes, layout)
         leaves = layout.match(pair, index)
+        if leaves:
+            check_rows(len(leaves[0]), self.batch_size, index)
         for name, column in host_columns.items():
             if len(column) != len(leaves[0]):
                 raise ValueError(

@@ -52,11 +52,7 @@ class Stacker:
           ValueError: the batch has more than `batch_size` examples, or a value does not fit.
         """
         rows = len(leaves[0])
-        if rows > self._batch_size:
-            raise ValueError(
-                f"Batch {index} of the input has {rows} examples, more than "
-                f"batch_size={self._batch_size}. Make batches of params['batch_size'] examples."
-            )
+        check_rows(rows, self._batch_size, index)
         step = len(self._rows)
         for buffer, leaf, name in zip(self._buffers, leaves, self._layout.names, strict=True):
             block = buffer[step]
@@ -89,3 +85,16 @@ def pad(block: np.ndarray, rows: int) -> None:
         copied = min(rows, len(block) - rows)
         block[rows : rows + copied] = block[:copied]
         rows += copied
+
+
+def check_rows(rows: int, batch_size: int, index: int) -> None:
+    """Refuses a batch of more than `batch_size` examples.
+
+    Raises:
+      ValueError: it has more; names it by its `index` in the input.
+    """
+    if rows > batch_size:
+        raise ValueError(
+            f"Batch {index} of the input has {rows} examples, more than "
+            f"batch_size={batch_size}. Make batches of params['batch_size'] examples."
+        )

@@ -108,7 +108,7 @@ class OwnedIterator:
             return (next(iterator),)
         except StopIteration as stop:
             caller = None
-            if type(iterator) in (map, filter) and _first_frame_is_a_function(stop):
+            if _calls_functions(iterator) and _first_frame_is_a_function(stop):
                 caller = f"{type(iterator).__name__}()"
             elif self._library is not None and _last_frame_is_outside(stop, self._library):
                 caller = self._library
@@ -118,6 +118,11 @@ class OwnedIterator:
                     "not the end of the data."
                 ) from stop
             return None
+
+
+def _calls_functions(iterator: Iterator[Any]) -> bool:
+    """Says whether the iterator is one of Python's own that end where a function raises."""
+    return type(iterator) in (map, filter) or type(iterator).__module__ == "itertools"
 
 
 def _first_frame_is_a_function(stop: StopIteration) -> bool:

@@ -93,6 +93,11 @@ class Source(abc.ABC):
         """Returns how many batches are left, or None if that is unknown or endless."""
 
     @abc.abstractmethod
+    def at_end(self) -> bool:
+        """Says whether `read` would return None. May read the next batch (which `read` then
+        still returns)."""
+
+    @abc.abstractmethod
     def read(
         self, count: int, *, capacity: int | None = None, fill_secs: float | None = None
     ) -> Stack | None:

@@ -170,3 +170,8 @@ def test_no_rows_give_no_batch():
 
 def test_an_endless_source_has_no_number_of_batches():
     assert source_of((ids(3), None), epochs=None, size=2).num_batches() is None
+
+
+def test_no_more_is_read_than_the_arrays_can_hold():
+    stack = read(source_of((ids(6), None), size=2), 5, capacity=1)
+    assert batches_of(stack) == [[0, 1]]

@@ -9,7 +9,7 @@ import pytest
 
 from input_pipeline import PositionError, QueueClosed, Stack
 from input_pipeline.batch_source import BatchSource
-from input_pipeline.iterables import IterableReader
+from input_pipeline.iterables import CountingReader, IterableReader
 
 
 def batch(start, rows=2):
@@ -277,3 +277,44 @@ def test_batches_that_are_all_left_out_are_an_error_naming_both_sizes():
     source = source_of(iter(lambda: batch(0, rows=1), None), drop_remainder=True)
     with pytest.raises(ValueError, match=r"\(1 in the second\) than batch_size=2"):
         source.read(1)
+
+
+def counted():
+    """A reader of three batches that may start at any."""
+    starts = range(0, 6, 2)
+    return CountingReader(
+        lambda at: iter([batch(start) for start in starts[at:]]), batch_size=2, length=3
+    )
+
+
+def test_an_input_that_can_start_anywhere_is_opened_where_it_shall_go_on():
+    source = BatchSource(counted(), batch_size=2)
+    source.seek({**source.position(), "batches": 2})
+    assert ids_of(read(source, 9)) == [[4, 5]]
+    assert not source.seeks_by_reading
+
+
+def test_a_position_behind_the_known_end_is_refused():
+    source = BatchSource(counted(), batch_size=2)
+    with pytest.raises(PositionError, match="behind 4 batches, this input has 3"):
+        source.seek({**source.position(), "batches": 4})
+
+
+def test_the_batch_that_the_element_spec_looked_at_is_counted_among_those_left():
+    source = BatchSource(counted(), batch_size=2)
+    assert source.num_batches() == 3
+    source.element_spec()
+    assert source.num_batches() == 3
+    source.read(1)
+    assert source.num_batches() == 2
+
+
+def test_an_input_that_ends_before_its_known_end_is_an_error():
+    reader = CountingReader(lambda at: iter([batch(0)]), batch_size=2, length=3)
+    with pytest.raises(RuntimeError, match="ended after 1 of 3 batches"):
+        BatchSource(reader, batch_size=2).read(2)
+
+
+def test_no_more_is_read_than_the_arrays_can_hold():
+    stack = read(source_of([batch(0), batch(2)]), 5, capacity=1)
+    assert ids_of(stack) == [[0, 1]]
