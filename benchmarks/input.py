@@ -172,7 +172,7 @@ def contest(name: str, rounds: int, secs: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=CONTESTS, default=list(CONTESTS))
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--secs", type=float, default=0.3, help="about, for each measurement")

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 from estimator.state import TrainState
 from hooks import LoopView
@@ -72,7 +73,7 @@ def input_position(path: Path) -> Any:
 def _run(path: Path) -> Mapping[str, Any]:
     from orbax.checkpoint import JsonCheckpointHandler
 
-    run = JsonCheckpointHandler().restore(path / "run")
+    run = JsonCheckpointHandler().restore(epath.Path(path / "run"))
     if run["layout"] != LAYOUT:
         raise CheckpointError(
             f"The checkpoint {path} has the layout {run['layout']}; this version reads {LAYOUT}."
@@ -160,7 +161,7 @@ def _compare(path: Path, what: str, found: Any, wanted: Any, *, allow_more: bool
 def _metadata(path: Path) -> Any:
     from orbax.checkpoint import PyTreeCheckpointHandler
 
-    return PyTreeCheckpointHandler().metadata(path).tree
+    return PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
 
 
 def _restore_abstract(path: Path, abstract: Any) -> Any:
@@ -202,7 +203,7 @@ def _restore(path: Path, item: Any, restore_args: Any) -> Any:
     import orbax.checkpoint as ocp
 
     return ocp.PyTreeCheckpointHandler().restore(
-        path,
+        epath.Path(path),
         args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True),
     )
 

@@ -55,7 +55,7 @@ class EventWriter:
         self._events.close()
 
     def _add(self, summary: Any, global_step: int | None) -> None:
-        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
 
         event = Event(summary=summary, wall_time=time.time())
         if global_step is not None:

@@ -360,7 +360,6 @@ STOPPING = {
     "filter": lambda: filter(lambda x: _stops_at_two(int(x[0])) is not None, _five()),
     "generator": lambda: _generator_that_stops(),
     "islice of map": lambda: itertools.islice(map(_stops_at_two, range(5)), 5),
-    "chain of map": lambda: itertools.chain(map(_stops_at_two, range(5))),
     "map of map": lambda: map(lambda x: x, map(_stops_at_two, range(5))),
     "starmap": lambda: itertools.starmap(_stops_at_two, [(i,) for i in range(5)]),
 }
