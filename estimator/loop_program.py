@@ -156,6 +156,7 @@ class _Programs:
     ):
         self._step = step
         self._every_n = every_n
+        self._one_at_a_time = placement.one_program_at_a_time
         self._compiled: dict[LoopShape, Any] = {}
         self._take: Any = None
         capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
@@ -222,17 +223,28 @@ class _Programs:
         origin, before = np.int32(start), np.int32(global_step)
         if shape is LoopShape.DEVICE_LOOP:
             end = np.int32(begin + steps)
-            return program(carry, buffers, constants, batches, np.int32(begin), end, origin, before)
+            return self._started(
+                program(carry, buffers, constants, batches, np.int32(begin), end, origin, before)
+            )
         end = begin + steps
         if shape is LoopShape.UNROLLED:
             whole = begin + steps // UNROLLED_STEPS * UNROLLED_STEPS
             for index in np.arange(begin, whole, UNROLLED_STEPS, dtype=np.int32):
-                carry, buffers = program(carry, buffers, constants, batches, index, origin, before)
+                carry, buffers = self._started(
+                    program(carry, buffers, constants, batches, index, origin, before)
+                )
             program, begin = self._compiled[LoopShape.PER_STEP], whole
         for index in np.arange(begin, end, dtype=np.int32):
             batch = self._take(batches, index)
-            carry, buffers = program(carry, buffers, constants, batch, index, origin, before)
+            carry, buffers = self._started(
+                program(carry, buffers, constants, batch, index, origin, before)
+            )
         return carry, buffers
+
+    def _started(self, results: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
+        """Returns the results of a program that has just been started: ready ones where no
+        other may start beside it."""
+        return jax.block_until_ready(results) if self._one_at_a_time else results
 
     def _device_loop(
         self,

@@ -41,6 +41,16 @@ class Placement:
         """Whether the devices are CPUs."""
         return self.mesh.devices.flat[0].platform == "cpu"
 
+    @property
+    def one_program_at_a_time(self) -> bool:
+        """Whether a program may start only when the one before it has ended.
+
+        XLA:CPU runs the devices of a process on one pool of threads. With several programs
+        enqueued, their threads can fill it while a collective still waits for devices that
+        then find no thread, and the process aborts.
+        """
+        return self.on_cpu and self.num_replicas > 1
+
     @cached_property
     def replicated(self) -> NamedSharding:
         """A whole copy on every device."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from pathlib import Path
 
 import flax.linen as nn
@@ -22,20 +21,7 @@ X = _RANDOM.normal(size=(ROWS, 3)).astype(np.float32)
 Y = _RANDOM.normal(size=ROWS).astype(np.float32)
 
 
-@pytest.fixture(autouse=True)
-def _no_thread_is_left_behind(trained):
-    before = set(threading.enumerate())
-    yield
-    assert threads_since(before) == []
-
-
-def threads_since(before):
-    # multiprocessing.Queue, inside tensorboardX, lets its feeder go without joining it.
-    return [
-        thread.name
-        for thread in set(threading.enumerate()) - before
-        if thread.name != "QueueFeederThread"
-    ]
+pytestmark = pytest.mark.usefixtures("no_new_threads")
 
 
 @flax.struct.dataclass
@@ -594,13 +580,11 @@ class _FailingHook(est.hooks.Hook):
 def test_an_error_of_the_users_code_reaches_the_caller_as_itself(tmp_path, arrange):
     model_fn, input_fn, method = arrange()
     hooks = [] if method is None else [_FailingHook(method)]
-    before = set(threading.enumerate())
 
     with pytest.raises(ValueError) as caught:
         estimator(model_fn, tmp_path, iterations_per_loop=4).evaluate(input_fn, hooks=hooks)
 
     assert caught.value is BOOM
-    assert threads_since(before) == []
 
 
 @pytest.mark.parametrize("fails", ["input_fn", "metric_fn"])

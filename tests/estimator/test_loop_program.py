@@ -151,3 +151,17 @@ def test_a_step_that_changes_the_kind_of_its_state_is_refused(changed, words):
     place = placement()
     with pytest.raises(TypeError, match=words):
         run(LoopProgram(changing, place), place, 0, 2)
+
+
+@pytest.mark.parametrize("shape", LoopShape)
+def test_on_several_cpu_devices_a_program_has_ended_before_the_next_may_start(shape):
+    # XLA:CPU aborts the process when programs with collectives pile up on its threads.
+    def slow(carry, constants, batch):
+        product = jnp.full((400, 400), carry)
+        for _ in range(10):
+            product = jnp.tanh(product @ product)
+        return product.mean() + batch.features.sum(), Outputs({}, {})
+
+    carry, _ = run(LoopProgram(slow, placement(4), shape=shape), placement(4), 0, 12)
+
+    assert carry.is_ready()
