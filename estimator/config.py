@@ -67,8 +67,9 @@ class RunConfig:
         and again), or "auto" (about a second).
       loop_shape: how steps become programs: "device_loop" (one program loops over them),
         "unrolled" (programs of ten steps) or "per_step". All compute the same up to rounding;
-        "auto" times them on the first steps of a long run and keeps the fastest. Name one
-        where runs have to agree in the last bit.
+        "auto" begins with the likeliest and, in runs of more than five seconds, times the
+        others on real steps and keeps the fastest. Name one where long runs have to agree in
+        the last bit.
       save_checkpoints_steps: a checkpoint at every multiple of so many global steps.
       save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
       keep_checkpoint_max: newest checkpoints to keep; None keeps all.

@@ -126,10 +126,14 @@ class LoopProgram:
             fixed = self._shape
             if fixed is None and jax.process_count() > 1:
                 fixed = LoopShape.DEVICE_LOOP  # all processes must run the same program
-            self._kinds[key] = (
-                _Programs(self._step, self._placement, self._every_n, carry, constants, batches),
-                ShapeChoice(fixed=fixed, on_cpu=self._placement.on_cpu),
+            programs = _Programs(
+                self._step, self._placement, self._every_n, carry, constants, batches
             )
+            first = LoopShape.DEVICE_LOOP
+            if self._placement.on_cpu and programs.convolves:
+                # Inside a while loop, XLA:CPU takes many times longer for its gradient.
+                first = LoopShape.PER_STEP
+            self._kinds[key] = programs, ShapeChoice(fixed=fixed, first=first)
         return self._kinds[key]
 
     def _prepare(
@@ -143,7 +147,11 @@ class LoopProgram:
 
 
 class _Programs:
-    """The compiled programs for one kind of batches (structure, shapes, dtypes, shardings)."""
+    """The compiled programs for one kind of batches (structure, shapes, dtypes, shardings).
+
+    Attributes:
+      convolves: whether there is a convolution in the step.
+    """
 
     def __init__(
         self,
@@ -161,8 +169,10 @@ class _Programs:
         self._take: Any = None
         capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
-        new_carry, outputs = jax.eval_shape(step, carry, constants, one)
+        traced = step.trace(carry, constants, one)
+        new_carry, outputs = traced.out_info
         _check_carry(carry, new_carry)
+        self.convolves = "conv_general_dilated" in str(traced.jaxpr)
         # Steps that are not due write to a last slot that nobody reads.
         self._idle_slot = capacity // every_n + 1
         self._shapes = Outputs(

@@ -15,6 +15,7 @@ UNROLLED_STEPS = 10
 _SAMPLE_SECS = 0.01  # a sample is made of steps that take about so long together
 _SAMPLES = 3
 _MARGIN = 0.03  # what a challenger has to be faster by: less may be noise
+_SHORT_SECS = 5.0  # a run of less has little to win, and repeats bit for bit in one shape
 _HOPELESS = 3.0  # a challenger whose first steps are so many times slower is not timed further
 
 
@@ -53,29 +54,29 @@ _COMPILE_FACTOR = {
 """Compile time in terms of a program with the step once in it."""
 
 
+_CHALLENGERS = (LoopShape.DEVICE_LOOP, LoopShape.PER_STEP, LoopShape.UNROLLED)
+"""The cheapest to compile go first."""
+
+
 class ShapeChoice:
     """Tournament of the loop shapes of one program; every timed step is a step of the run.
 
-    The shape that is safest on the platform goes first and serves at once. The others
-    challenge it one after the other, each only if the compilation that it needs, predicted
-    from the first one, can be won back: by the steps that are left where their number is
-    known, else by as many as have been run (as in renting skis: one that pays when as much
-    has been spent costs at most twice the best). A duel alternates between the two shapes, so
-    that a slower or faster minute of the machine hits both.
+    The first shape serves at once. The others challenge it one after the other, each only in
+    a run that lasts for seconds, and only if the compilation that it needs, predicted from the
+    first one, can be won back: by the steps that are left where their number is known, else by
+    as many as have been run (as in renting skis: one that pays when as much has been spent
+    costs at most twice the best). A duel alternates between the two shapes, so that a slower or
+    faster minute of the machine hits both.
 
     Args:
       fixed: takes this shape and measures nothing.
-      on_cpu: per-step dispatch goes first (XLA:CPU can be many times slower inside a while
-        loop, for the gradient of a convolution), else the device loop.
+      first: what to begin with, and to keep unless another is faster.
     """
 
-    def __init__(self, *, fixed: LoopShape | None, on_cpu: bool):
+    def __init__(self, *, fixed: LoopShape | None, first: LoopShape):
         self.settled = fixed
-        first, second = LoopShape.DEVICE_LOOP, LoopShape.PER_STEP
-        if on_cpu:
-            first, second = second, first
         self._champion = first
-        self._challengers = [second, LoopShape.UNROLLED]
+        self._challengers = [shape for shape in _CHALLENGERS if shape is not first]
         self._measured: set[LoopShape] = set()
         self._duel: dict[LoopShape, list[float]] | None = None
         self._step_secs: dict[LoopShape, float] = {}
@@ -149,7 +150,7 @@ class ShapeChoice:
         secs = self._step_secs[self._champion]
         horizon = max(self._elapsed_secs, (steps_left or 0) * secs)
         price = self._compile_secs * _COMPILE_FACTOR[challenger]
-        return _GAIN[challenger] * horizon > price
+        return horizon > max(price / _GAIN[challenger], _SHORT_SECS)
 
     def _end_duel(self, challenger: LoopShape) -> None:
         self._challengers.remove(challenger)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from estimator.config import DeviceConfig
-from estimator.loop_program import LoopProgram
+from estimator.loop_program import LoopProgram, _Programs
 from estimator.loop_shape import LoopShape
 from estimator.mesh import Placement
 from estimator.steps import Batches, Outputs
@@ -165,3 +165,25 @@ def test_on_several_cpu_devices_a_program_has_ended_before_the_next_may_start(sh
     carry, _ = run(LoopProgram(slow, placement(4), shape=shape), placement(4), 0, 12)
 
     assert carry.is_ready()
+
+
+@pytest.mark.parametrize(
+    ("convolves", "shape"), [(True, LoopShape.PER_STEP), (False, LoopShape.DEVICE_LOOP)]
+)
+def test_on_cpu_a_step_with_a_convolution_begins_outside_a_device_loop(
+    convolves, shape, monkeypatch
+):
+    def smooth(carry, constants, batch):
+        row = jnp.convolve(batch.features, jnp.ones(3)) if convolves else batch.features
+        return carry + row.sum(), Outputs({}, {})
+
+    ran = []
+    original = _Programs.run
+    monkeypatch.setattr(
+        _Programs,
+        "run",
+        lambda self, shape, *rest: ran.append(shape) or original(self, shape, *rest),
+    )
+    run(LoopProgram(smooth, placement()), placement(), 0, 12)
+
+    assert set(ran) == {shape}
