@@ -80,6 +80,8 @@ class RunConfig:
       infeed_buffer_bytes: upper bound of the batches of one transfer to the devices (at
         least one batch goes in each; two transfers wait while a third is in use). A loop
         whose batches do not fit runs as several dispatches, back to back.
+      compilation_cache_dir: where compiled programs outlive the process, so that the next start
+        compiles nothing; JAX has one such place for all of a process. None leaves it as it is.
       devices: where the model runs.
     """
 
@@ -94,6 +96,7 @@ class RunConfig:
     log_step_count_steps: int | None = 100
     host_call_every_n_steps: int = 1
     infeed_buffer_bytes: int = 64 * 2**20
+    compilation_cache_dir: str | os.PathLike[str] | None = None
     devices: DeviceConfig = DeviceConfig()
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from estimator.job import Job
 from estimator.mesh import Placement
 from estimator.model import RESERVED_PARAMS, Model
 from estimator.programs import Programs
+from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
 from hooks import Hook, SaveListener
 from hooks.checks import positive_int
@@ -69,6 +70,8 @@ class Estimator:
         if not isinstance(config, RunConfig):
             raise TypeError(f"config must be a RunConfig, got {type(config).__name__}.")
         params = _checked_params(params)
+        if config.compilation_cache_dir is not None:
+            use_compilation_cache(config.compilation_cache_dir)
         placement = Placement.make(config.devices)
         self._batch_sizes = {
             ModeKeys.TRAIN: ("train_batch_size", train_batch_size),

@@ -13,6 +13,7 @@ from jax import lax
 
 from estimator.loop_shape import UNROLLED_STEPS, LoopShape, ShapeChoice
 from estimator.mesh import Placement
+from estimator.runtime import Session
 from estimator.steps import Batches, Outputs, Step
 
 
@@ -25,6 +26,7 @@ class LoopProgram:
     them. No length is static: one compiled program of a shape serves loops of every length.
 
     Args:
+      session: compiles and runs the programs.
       step: one step, see `steps.Step`.
       placement: where carry and outputs lie.
       every_n: steps between those whose `Outputs.every_n` is kept.
@@ -34,6 +36,7 @@ class LoopProgram:
 
     def __init__(
         self,
+        session: Session,
         step: Step,
         placement: Placement,
         *,
@@ -41,6 +44,7 @@ class LoopProgram:
         shape: LoopShape | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
+        self._session = session
         self._step = jax.jit(step, inline=True)  # its trace is shared by all that is compiled
         self._placement = placement
         self._every_n = every_n
@@ -127,7 +131,13 @@ class LoopProgram:
             if fixed is None and jax.process_count() > 1:
                 fixed = LoopShape.DEVICE_LOOP  # all processes must run the same program
             programs = _Programs(
-                self._step, self._placement, self._every_n, carry, constants, batches
+                self._session,
+                self._step,
+                self._placement,
+                self._every_n,
+                carry,
+                constants,
+                batches,
             )
             first = LoopShape.DEVICE_LOOP
             if self._placement.on_cpu and programs.convolves:
@@ -155,6 +165,7 @@ class _Programs:
 
     def __init__(
         self,
+        session: Session,
         step: Any,
         placement: Placement,
         every_n: int,
@@ -162,6 +173,7 @@ class _Programs:
         constants: Any,
         batches: Batches,
     ):
+        self._session = session
         self._step = step
         self._every_n = every_n
         self._one_at_a_time = placement.one_program_at_a_time
@@ -184,14 +196,11 @@ class _Programs:
             self._shapes,
         )
         self._out_shardings = (jax.tree.map(lambda _: placement.replicated, carry), shardings)
-        self.new_buffers = (
-            jax.jit(
-                lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._shapes),
-                out_shardings=shardings,
-            )
-            .lower()
-            .compile()
-        )
+        self.new_buffers = session.make_callable(
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._shapes),
+            (),
+            out_shardings=shardings,
+        ).run
 
     def __contains__(self, shape: LoopShape) -> bool:
         return shape in self._compiled
@@ -209,10 +218,14 @@ class _Programs:
         if shape is LoopShape.PER_STEP:
             # Taken out by a program of its own, so that the step's does not depend on how many
             # batches are stacked: not even the last bit of its numbers does then.
-            self._take = jax.jit(_at).lower(batches, np.int32(0)).compile()
+            self._take = self._session.make_callable(_at, (batches, np.int32(0))).run
             batches = self._take(batches, np.int32(0))
-        jitted = jax.jit(function, donate_argnums=(0, 1), out_shardings=self._out_shardings)
-        self._compiled[shape] = jitted.lower(carry, buffers, constants, batches, *numbers).compile()
+        self._compiled[shape] = self._session.make_callable(
+            function,
+            (carry, buffers, constants, batches, *numbers),
+            donate=(0, 1),
+            out_shardings=self._out_shardings,
+        ).run
         if shape is LoopShape.UNROLLED and LoopShape.PER_STEP not in self._compiled:
             self.compile(LoopShape.PER_STEP, carry, buffers, constants, batches)  # the remainder
 

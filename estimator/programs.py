@@ -13,6 +13,7 @@ from estimator.loop_program import LoopProgram
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.outline import Outline
+from estimator.runtime import Session
 from estimator.spec import EstimatorSpec, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Step, eval_step, predict_step, train_step
@@ -30,7 +31,14 @@ class Initializer:
       outline: the static side of the spec.
     """
 
-    def __init__(self, model: Model, placement: Placement, mode: ModeKeys, spec: BatchSpec):
+    def __init__(
+        self,
+        session: Session,
+        model: Model,
+        placement: Placement,
+        mode: ModeKeys,
+        spec: BatchSpec,
+    ):
         specs: list[EstimatorSpec] = []
 
         def init(key: jax.Array) -> Any:
@@ -43,21 +51,20 @@ class Initializer:
             return _first_state(variables, made) if mode is ModeKeys.TRAIN else dict(variables)
 
         outlines: list[Outline] = []
-        self._traced = jax.jit(init, out_shardings=placement.replicated).trace(jax.random.key(0))
+        jitted = jax.jit(init, out_shardings=placement.replicated)
+        traced = jitted.trace(jax.random.key(0))
+        self._init = session.program(jitted)  # compiled when it first runs
         self.outline = outlines[0]
         self.abstract = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(
                 leaf.shape, leaf.dtype, sharding=placement.replicated
             ),
-            self._traced.out_info,
+            traced.out_info,
         )
-        self._compiled: Any = None
 
     def __call__(self, seed: int) -> Any:
         """Returns freshly initialised variables; the same for the same seed on any devices."""
-        if self._compiled is None:
-            self._compiled = self._traced.lower().compile()
-        return self._compiled(jax.random.key(seed))
+        return self._init(jax.random.key(seed))
 
 
 def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
@@ -83,6 +90,7 @@ class Programs:
         self._model = model
         self._placement = placement
         self._config = config
+        self._session = Session()
         self._loops: dict[Any, LoopProgram] = {}
         self._initializers: dict[Any, Initializer] = {}
         self._capacities: dict[Any, int] = {}
@@ -95,7 +103,9 @@ class Programs:
         """
         key = (mode, _hashable(spec))
         if key not in self._initializers:
-            self._initializers[key] = Initializer(self._model, self._placement, mode, spec)
+            self._initializers[key] = Initializer(
+                self._session, self._model, self._placement, mode, spec
+            )
         return self._initializers[key]
 
     def capacity(self, mode: ModeKeys, spec: BatchSpec, outline: Outline, wanted: int) -> int:
@@ -136,6 +146,7 @@ class Programs:
     def _loop(self, key: Any, make_step: Callable[[], Step], every_n: int = 1) -> LoopProgram:
         if key not in self._loops:
             self._loops[key] = LoopProgram(
+                self._session,
                 make_step(),
                 self._placement,
                 every_n=every_n,

@@ -32,7 +32,7 @@ ESTIMATOR_LAYERS = [
 ]
 
 # Rooms of `estimator` that could be packages of their own: all that they import of the others.
-APART = {"export": set(), "runtime": {"errors"}}
+APART = {"export": {"runtime"}, "runtime": {"errors"}}
 
 # Slow to import, or optional: only inside functions.
 IMPORTED_LATE = {

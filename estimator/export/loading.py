@@ -24,6 +24,7 @@ from estimator.export.manifest import (
     installed_versions,
 )
 from estimator.export.tensor_spec import narrow
+from estimator.runtime import Session
 
 
 class LoadedSignature:
@@ -117,8 +118,9 @@ def load(path: str | os.PathLike[str], device: Any = None) -> LoadedModel:
     _check_64_bit(directory, manifest)
     arrays = variables_io.restore(directory / VARIABLES_DIR, manifest.variables)
     variables = jax.device_put(arrays, device)
+    session = Session()
     programs = {
-        file: functools.partial(_load_program(directory / file, manifest), variables)
+        file: functools.partial(_load_program(session, directory / file, manifest), variables)
         for file in dict.fromkeys(spec.program for spec in manifest.signatures.values())
     }
     signatures = {
@@ -179,7 +181,7 @@ def _check_64_bit(directory: Path, manifest: Manifest) -> None:
             )
 
 
-def _load_program(file: Path, manifest: Manifest) -> Callable[..., Any]:
+def _load_program(session: Session, file: Path, manifest: Manifest) -> Callable[..., Any]:
     here, there = installed_versions(), manifest.versions
     try:
         exported = jax.export.deserialize(bytearray(file.read_bytes()))
@@ -192,4 +194,4 @@ def _load_program(file: Path, manifest: Manifest) -> Callable[..., Any]:
             "reads what was written up to 6 months before or 3 weeks after it. Unless the file is "
             "damaged, install the jax that wrote it, or export again."
         ) from error
-    return jax.jit(exported.call)
+    return session.program(exported.call)

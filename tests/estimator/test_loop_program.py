@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from estimator.config import DeviceConfig
-from estimator.loop_program import LoopProgram, _Programs
+from estimator.loop_program import LoopProgram
 from estimator.loop_shape import LoopShape
 from estimator.mesh import Placement
+from estimator.runtime import Session
 from estimator.steps import Batches, Outputs
 
 CAPACITY, ROWS = 25, 4
@@ -70,7 +71,7 @@ SHAPES = [*LoopShape, None]
 @pytest.mark.parametrize("devices", [1, 4])
 def test_every_part_of_a_stack_gives_what_a_python_loop_gives(shape, devices):
     place = placement(devices)
-    program = LoopProgram(step, place, shape=shape)
+    program = LoopProgram(Session(), step, place, shape=shape)
 
     for start, stop in [(0, 25), (0, 1), (24, 25), (3, 9), (5, 15), (2, 24)]:
         carry, outputs = run(program, place, start, stop)
@@ -87,7 +88,7 @@ def test_every_part_of_a_stack_gives_what_a_python_loop_gives(shape, devices):
 @pytest.mark.parametrize("every_n", [1, 3, 100])
 def test_outputs_of_every_nth_step_are_those_of_multiples(shape, every_n):
     place = placement()
-    program = LoopProgram(step, place, every_n=every_n, shape=shape)
+    program = LoopProgram(Session(), step, place, every_n=every_n, shape=shape)
 
     for (start, stop), before in itertools.product([(0, 25), (4, 6), (6, 19)], [0, 7, 90]):
         _, outputs = run(program, place, start, stop, global_step=before)
@@ -102,7 +103,7 @@ def test_outputs_of_every_nth_step_are_those_of_multiples(shape, every_n):
 @pytest.mark.parametrize("shape", LoopShape)
 def test_once_compiled_it_serves_every_length(shape):
     place = placement()
-    program = LoopProgram(step, place, shape=shape)
+    program = LoopProgram(Session(), step, place, shape=shape)
     run(program, place, 0, 25)
 
     with compilations() as compiled:
@@ -115,7 +116,7 @@ def test_once_compiled_it_serves_every_length(shape):
 @pytest.mark.parametrize("shape", LoopShape)
 def test_the_carry_is_taken_over(shape):
     place = placement()
-    program = LoopProgram(step, place, shape=shape)
+    program = LoopProgram(Session(), step, place, shape=shape)
     carry = jax.device_put(np.float32(1.0), place.replicated)
     batches = jax.device_put(Batches(DATA, None, None), place.for_batch_size(ROWS))
 
@@ -127,7 +128,7 @@ def test_the_carry_is_taken_over(shape):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_outputs_of_one_loop_outlive_the_next(shape):
     place = placement()
-    program = LoopProgram(step, place, shape=shape)
+    program = LoopProgram(Session(), step, place, shape=shape)
 
     _, first = run(program, place, 0, 20)
     before = np.asarray(first.every_step["carry"]).copy()
@@ -150,7 +151,7 @@ def test_a_step_that_changes_the_kind_of_its_state_is_refused(changed, words):
 
     place = placement()
     with pytest.raises(TypeError, match=words):
-        run(LoopProgram(changing, place), place, 0, 2)
+        run(LoopProgram(Session(), changing, place), place, 0, 2)
 
 
 @pytest.mark.parametrize("shape", LoopShape)
@@ -162,28 +163,20 @@ def test_on_several_cpu_devices_a_program_has_ended_before_the_next_may_start(sh
             product = jnp.tanh(product @ product)
         return product.mean() + batch.features.sum(), Outputs({}, {})
 
-    carry, _ = run(LoopProgram(slow, placement(4), shape=shape), placement(4), 0, 12)
+    carry, _ = run(LoopProgram(Session(), slow, placement(4), shape=shape), placement(4), 0, 12)
 
     assert carry.is_ready()
 
 
-@pytest.mark.parametrize(
-    ("convolves", "shape"), [(True, LoopShape.PER_STEP), (False, LoopShape.DEVICE_LOOP)]
-)
-def test_on_cpu_a_step_with_a_convolution_begins_outside_a_device_loop(
-    convolves, shape, monkeypatch
-):
+@pytest.mark.parametrize("convolves", [True, False])
+def test_on_cpu_a_step_with_a_convolution_begins_outside_a_device_loop(convolves):
     def smooth(carry, constants, batch):
         row = jnp.convolve(batch.features, jnp.ones(3)) if convolves else batch.features
         return carry + row.sum(), Outputs({}, {})
 
-    ran = []
-    original = _Programs.run
-    monkeypatch.setattr(
-        _Programs,
-        "run",
-        lambda self, shape, *rest: ran.append(shape) or original(self, shape, *rest),
-    )
-    run(LoopProgram(smooth, placement()), placement(), 0, 12)
+    with Session() as session:
+        run(LoopProgram(session, smooth, placement()), placement(), 0, 12)
+        runs = session.counters().runs
 
-    assert set(ran) == {shape}
+    # Per-step dispatch takes out each batch and runs a program on it.
+    assert runs >= 2 * 12 if convolves else runs < 12
