@@ -10,6 +10,7 @@ from estimator.config import RunConfig as RunConfig
 from estimator.estimator import Estimator as Estimator
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext
+from estimator.preemption import PreemptedError as PreemptedError
 from estimator.spec import EstimatorSpec as EstimatorSpec
 from estimator.spec import ModeKeys as ModeKeys
 from hooks import NanLossError as NanLossError

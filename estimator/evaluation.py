@@ -19,9 +19,18 @@ from estimator.job import Job, batch_spec
 from estimator.metrics import HostMetrics, MeanOverExamples
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
+from estimator.preemption import stop_error
 from estimator.spec import ModeKeys
 from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
-from hooks import EventWriter, Hook, HookContext, HookSequence, LoopView
+from hooks import (
+    EventWriter,
+    Hook,
+    HookContext,
+    HookSequence,
+    LoopView,
+    StopOnSignalHook,
+    StopSignals,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +52,8 @@ def evaluate(
     mode = ModeKeys.EVAL
     with (
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
-        HookSequence(hooks) as sequence,
+        StopSignals() as signals,
+        HookSequence([*hooks, StopOnSignalHook(signals)]) as sequence,
     ):
         spec = batch_spec(source)
         frozen, outline = job.frozen(mode, spec, checkpoint)
@@ -53,6 +63,8 @@ def evaluate(
             context = job.hook_context(mode, batch_size, step=0, last_step=steps)
             view = loop.run(infeed, sequence, context)
         sequence.end(view)
+    if signals.received is not None:
+        raise stop_error(signals.received, int(frozen.step), checkpoint)
     if steps is not None and loop.batches < steps:
         logger.warning(
             "input ended after %d of %d evaluation steps: the results are over all of it.",
@@ -102,7 +114,9 @@ class EvaluationLoop:
             piece = infeed.take(hooks.loop_end(before, before + steps) - before)
             if piece is None:
                 break
-            hooks.before_loop(before)
+            self._program.prepare(self._carry, self._frozen, piece.batches)
+            if hooks.before_loop(before):
+                break
             self._carry, outputs = self._program(
                 self._carry,
                 self._frozen,

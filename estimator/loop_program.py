@@ -52,6 +52,17 @@ class LoopProgram:
         self._clock = clock
         self._kinds: dict[Any, tuple[_Programs, ShapeChoice]] = {}
 
+    def prepare(self, carry: Any, constants: Any, batches: Batches) -> None:
+        """Compiles, unless that was done, what such arguments run in first. Runs no step.
+
+        Raises:
+          TypeError: the step changes the structure, a shape or a dtype of its carry.
+        """
+        programs, choice = self._for_kind(carry, constants, batches)
+        if choice.current not in programs:
+            buffers = programs.new_buffers()
+            self._compile(programs, choice, choice.current, (carry, buffers, constants, batches))
+
     def __call__(
         self,
         carry: Any,
@@ -87,7 +98,8 @@ class LoopProgram:
         done = start
         while done < stop:
             run = choice.next_run(stop - done, steps_left)
-            self._prepare(programs, choice, run.shape, (carry, buffers, constants, batches))
+            if run.shape not in programs:
+                self._compile(programs, choice, run.shape, (carry, buffers, constants, batches))
             if run.timed:
                 jax.block_until_ready(carry)
                 started = self._clock()
@@ -146,14 +158,12 @@ class LoopProgram:
             self._kinds[key] = programs, ShapeChoice(fixed=fixed, first=first)
         return self._kinds[key]
 
-    def _prepare(
+    def _compile(
         self, programs: _Programs, choice: ShapeChoice, shape: LoopShape, arguments: Any
     ) -> None:
-        """Compiles what `shape` needs, if it is not compiled yet."""
-        if shape not in programs:
-            started = self._clock()
-            programs.compile(shape, *arguments)
-            choice.compiled(shape, self._clock() - started)
+        started = self._clock()
+        programs.compile(shape, *arguments)
+        choice.compiled(shape, self._clock() - started)
 
 
 class _Programs:

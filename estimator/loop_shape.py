@@ -75,13 +75,18 @@ class ShapeChoice:
 
     def __init__(self, *, fixed: LoopShape | None, first: LoopShape):
         self.settled = fixed
-        self._champion = first
+        self._champion = first if fixed is None else fixed
         self._challengers = [shape for shape in _CHALLENGERS if shape is not first]
         self._measured: set[LoopShape] = set()
         self._duel: dict[LoopShape, list[float]] | None = None
         self._step_secs: dict[LoopShape, float] = {}
         self._compile_secs: float | None = None
         self._elapsed_secs = 0.0
+
+    @property
+    def current(self) -> LoopShape:
+        """The fastest shape that is known so far."""
+        return self._champion
 
     def next_run(self, at_most: int, steps_left: int | None) -> Run:
         """Returns what to run next.

@@ -107,7 +107,7 @@ class PredictionLoop:
                 before = self._batches
                 most = before + self._job.config.steps_per_dispatch
                 piece = infeed.take(hooks.loop_end(before, most) - before)
-                if piece is None:
+                if piece is None or hooks.before_loop(before):
                     ended = True
                 else:
                     ended = self._dispatch(piece, infeed, hooks)
@@ -122,7 +122,6 @@ class PredictionLoop:
 
     def _dispatch(self, piece: Piece, infeed: Infeed, hooks: HookSequence) -> bool:
         before = self._batches
-        hooks.before_loop(before)
         self._carry, outputs = self._program(
             self._carry,
             self._frozen,

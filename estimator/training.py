@@ -19,11 +19,12 @@ from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
 from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
+from estimator.preemption import stop_error
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
-from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener
+from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopSignals
 from input_pipeline import PositionError, Source
 
 logger = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ def train(
     """
     mode = ModeKeys.TRAIN
     with contextlib.ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
         spec = batch_spec(source)
         initializer = job.programs.initializer(mode, spec)
@@ -59,7 +61,7 @@ def train(
             logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
         loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
-            with_default_hooks(job, hooks, saving_listeners, lambda: loop.state)
+            with_default_hooks(job, hooks, saving_listeners, lambda: loop.state, signals)
         )
         sequence = stack.enter_context(HookSequence(all_hooks))
         with Rendezvous() as rendezvous:
@@ -73,6 +75,8 @@ def train(
             context = job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
             view = loop.run(infeed, outfeed, sequence, context)
         sequence.end(view)
+    if signals.received is not None:
+        raise stop_error(signals.received, loop.step, checkpoints.latest(job.model_dir))
 
 
 def _source_at(
@@ -142,7 +146,10 @@ class TrainingLoop:
             piece = infeed.take(target - before)
             if piece is None:
                 break
-            hooks.before_loop(before)
+            self._program.prepare(self.state, (), piece.batches)
+            if hooks.before_loop(before):
+                stop = True
+                break
             parts = []
             while piece is not None:
                 parts.append((piece, self._dispatch(piece, outfeed)))

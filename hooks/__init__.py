@@ -24,6 +24,8 @@ from hooks.progress import ProgressHook as ProgressHook
 from hooks.report import LoggingHook as LoggingHook
 from hooks.report import ThroughputHook as ThroughputHook
 from hooks.sequence import HookSequence as HookSequence
+from hooks.signals import StopOnSignalHook as StopOnSignalHook
+from hooks.signals import StopSignals as StopSignals
 from hooks.stop import StopAfterSecsHook as StopAfterSecsHook
 from hooks.stop import StopAtStepHook as StopAtStepHook
 from hooks.summaries import SummaryHook as SummaryHook

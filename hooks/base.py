@@ -180,8 +180,10 @@ class Hook:
         control, or None. The loop is cut there."""
         return None
 
-    def before_loop(self, step: int) -> None:
-        """Called before each loop with the global step at which it starts."""
+    def before_loop(self, step: int) -> str | None:
+        """Called before each loop with the global step at which it starts. A returned string
+        is a reason to stop instead, and is logged."""
+        return None
 
     def after_loop(self, view: LoopView) -> str | None:
         """Called after each loop. A returned string is a reason to stop, and is logged."""

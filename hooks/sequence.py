@@ -54,10 +54,12 @@ class HookSequence:
                 end = min(end, wanted)
         return end
 
-    def before_loop(self, step: int) -> None:
-        """Calls every hook's `before_loop`."""
+    def before_loop(self, step: int) -> bool:
+        """Calls every hook's `before_loop`; says whether one of them asks to stop."""
+        stop = False
         for hook in self._hooks:
-            hook.before_loop(step)
+            stop |= _asks_to_stop(hook.before_loop(step), step)
+        return stop
 
     def after_loop(self, view: LoopView) -> bool:
         """Calls every hook's `after_loop`; says whether one of them asks to stop."""

@@ -1,0 +1,175 @@
+"""SIGTERM and Ctrl-C end a run where nothing is lost, and it goes on as if it had not ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import flax.linen as nn
+import numpy as np
+import optax
+import pytest
+
+import estimator as est
+
+X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+Y = X.sum(-1)
+HANDLED = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def handlers_come_back():
+    before = [signal.getsignal(number) for number in HANDLED]
+    yield
+    assert [signal.getsignal(number) for number in HANDLED] == before
+
+
+class Send(est.hooks.Hook):
+    """Sends this process signals behind the loop that ends at `step`."""
+
+    def __init__(self, step, *numbers):
+        self.step, self.numbers = step, numbers
+
+    def after_loop(self, view):
+        if view.step == self.step:
+            for number in self.numbers:
+                os.kill(os.getpid(), number)
+
+
+def model_fn(features, labels, mode):
+    predictions = nn.Dropout(0.1, deterministic=mode != est.ModeKeys.TRAIN)(
+        nn.Dense(1)(features)[:, 0]
+    )
+    return est.EstimatorSpec(mode, loss=(predictions - labels) ** 2, optimizer=optax.adam(0.1))
+
+
+def input_fn():
+    return est.input_pipeline.Dataset.from_arrays((X, Y)).shuffle(seed=1).repeat()
+
+
+def new(model_dir, model_fn=model_fn):
+    config = est.RunConfig(iterations_per_loop=10)
+    return est.Estimator(model_fn, model_dir, config, train_batch_size=8, eval_batch_size=8)
+
+
+def values(model):
+    return [model.get_variable_value(name).tobytes() for name in model.get_variable_names()]
+
+
+def test_sigterm_saves_behind_the_loop_and_a_rerun_gives_the_same_bits(tmp_path):
+    with pytest.raises(est.PreemptedError, match="step 20") as caught:
+        new(tmp_path / "cut").train(input_fn, hooks=[Send(20, signal.SIGTERM)], max_steps=50)
+    resumed = new(tmp_path / "cut").train(input_fn, max_steps=50)
+
+    assert (caught.value.step, caught.value.code) == (20, 143)
+    assert caught.value.path.name == "20"
+    assert values(resumed) == values(new(tmp_path / "whole").train(input_fn, max_steps=50))
+
+
+def test_sigterm_while_it_compiles_saves_the_step_that_it_stands_at(tmp_path):
+    def traced(features, labels, mode):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return model_fn(features, labels, mode)
+
+    with pytest.raises(est.PreemptedError) as caught:
+        new(tmp_path, traced).train(input_fn, max_steps=50)
+
+    assert caught.value.step == 0
+    assert new(tmp_path).train(input_fn, steps=5).latest_checkpoint().endswith("/5")
+
+
+def test_sigterm_in_the_trace_of_the_loop_takes_no_step(tmp_path):
+    # Which is later than that of the variables, when the hooks have begun.
+    class SendOnce(est.hooks.Hook):
+        begun = False
+
+        def begin(self, context):
+            self.begun = True
+
+    hook = SendOnce()
+
+    def traced(features, labels, mode):
+        if hook.begun:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return model_fn(features, labels, mode)
+
+    with pytest.raises(est.PreemptedError) as caught:
+        new(tmp_path, traced).train(input_fn, hooks=[hook], max_steps=50)
+
+    assert hook.begun
+    assert caught.value.step == 0
+    assert caught.value.path.name == "0"
+
+
+def test_sigterm_in_an_evaluation_names_the_checkpoint_and_writes_no_results(tmp_path):
+    model = new(tmp_path).train(input_fn, steps=30)
+
+    with pytest.raises(est.PreemptedError) as caught:
+        model.evaluate(input_fn, steps=50, hooks=[Send(20, signal.SIGTERM)])
+
+    assert caught.value.step == 30
+    assert str(caught.value.path) == model.latest_checkpoint()
+    assert not os.path.exists(model.eval_dir())
+
+
+def test_the_first_ctrl_c_saves_and_stops(tmp_path):
+    model = new(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(input_fn, hooks=[Send(20, signal.SIGINT)], max_steps=50)
+
+    assert model.latest_checkpoint().endswith("/20")
+
+
+def test_the_second_ctrl_c_stops_at_once(tmp_path):
+    model = new(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(input_fn, hooks=[Send(20, signal.SIGINT, signal.SIGINT)], max_steps=50)
+
+    assert model.latest_checkpoint() is None
+
+
+def test_a_handler_of_the_users_own_stays_in_force(tmp_path):
+    heard = []
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        model = new(tmp_path).train(input_fn, hooks=[Send(20, signal.SIGTERM)], max_steps=30)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    assert heard == [signal.SIGTERM]
+    assert model.latest_checkpoint().endswith("/30")
+
+
+def test_on_another_thread_training_works_and_says_that_signals_are_not_watched(tmp_path, caplog):
+    caplog.set_level("INFO", "hooks")
+    thread = threading.Thread(target=lambda: new(tmp_path).train(input_fn, steps=10))
+    thread.start()
+    thread.join(120)
+
+    assert new(tmp_path).latest_checkpoint().endswith("/10")
+    assert "not the main thread" in caplog.text
+
+
+SCRIPT = """
+import os, signal, sys
+sys.path.insert(0, os.path.dirname(sys.argv[1]))
+from test_preemption import Send, input_fn, new
+new(sys.argv[2]).train(input_fn, hooks=[Send(20, signal.SIGTERM)], max_steps=50)
+"""
+
+
+@pytest.mark.slow
+def test_a_script_that_is_preempted_exits_with_143_and_without_a_traceback(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, __file__, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert done.returncode == 143
+    assert "Traceback" not in done.stderr
+    assert new(tmp_path).latest_checkpoint().endswith("/20")
