@@ -102,32 +102,14 @@ class LoopProgram:
                 self._compile(programs, choice, run.shape, (carry, buffers, constants, batches))
             if run.timed:
                 jax.block_until_ready(carry)
-                started = self._clock()
-                carry, buffers = programs.run(
-                    run.shape,
-                    carry,
-                    buffers,
-                    constants,
-                    batches,
-                    done,
-                    run.steps,
-                    start,
-                    global_step,
-                )
+            started = self._clock()
+            carry, buffers = programs.run(
+                run.shape, carry, buffers, constants, batches, done, run.steps, start, global_step
+            )
+            if run.timed:
                 jax.block_until_ready(carry)
                 choice.timed(run, self._clock() - started)
             else:
-                carry, buffers = programs.run(
-                    run.shape,
-                    carry,
-                    buffers,
-                    constants,
-                    batches,
-                    done,
-                    run.steps,
-                    start,
-                    global_step,
-                )
                 choice.untimed(run)
             done += run.steps
             steps_left = None if steps_left is None else steps_left - run.steps
