@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def input_position(path: Path) -> Any:
 def _run(path: Path) -> Mapping[str, Any]:
     from orbax.checkpoint import JsonCheckpointHandler
 
-    run = JsonCheckpointHandler().restore(epath.Path(path / "run"))
+    with _damage_named(path):
+        run = JsonCheckpointHandler().restore(epath.Path(path / "run"))
     if run["layout"] != LAYOUT:
         raise CheckpointError(
             f"The checkpoint {path} has the layout {run['layout']}; this version reads {LAYOUT}."
@@ -161,7 +163,8 @@ def _compare(path: Path, what: str, found: Any, wanted: Any, *, allow_more: bool
 def _metadata(path: Path) -> Any:
     from orbax.checkpoint import PyTreeCheckpointHandler
 
-    return PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
+    with _damage_named(path.parent):
+        return PyTreeCheckpointHandler().metadata(epath.Path(path)).tree
 
 
 def _restore_abstract(path: Path, abstract: Any) -> Any:
@@ -202,10 +205,24 @@ def _without_keys(tree: Any) -> Any:
 def _restore(path: Path, item: Any, restore_args: Any) -> Any:
     import orbax.checkpoint as ocp
 
-    return ocp.PyTreeCheckpointHandler().restore(
-        epath.Path(path),
-        args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True),
-    )
+    with _damage_named(path.parent):
+        return ocp.PyTreeCheckpointHandler().restore(
+            epath.Path(path),
+            args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True),
+        )
+
+
+@contextlib.contextmanager
+def _damage_named(checkpoint: Path) -> Iterator[None]:
+    """Turns what orbax raises about files that are missing or cut into what a user can act on."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint} is damaged and cannot be read "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Remove "
+            "that folder, and training goes on from the newest one that is left."
+        ) from error
 
 
 def _name(path: Any) -> str:

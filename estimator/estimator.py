@@ -267,13 +267,15 @@ class Estimator:
           As `evaluate`, but an input without examples just yields nothing. Bad arguments
           raise at the call, the rest at the first `next`.
         """
+        if checkpoint_path is not None:
+            self._checkpoint(checkpoint_path)  # a wrong path is an error at the call
         batches = prediction.predict(
             self._job,
             input_fn,
             batch_size=self._batch_size(ModeKeys.PREDICT),
             keys=_checked_keys(predict_keys),
             hooks=_checked_hooks(hooks),
-            checkpoint=self._checkpoint(checkpoint_path),
+            find_checkpoint=lambda: self._checkpoint(checkpoint_path),
         )
         return prediction.single_examples(batches) if yield_single_examples else batches
 

@@ -61,11 +61,13 @@ def evaluate(
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
             loop = EvaluationLoop(job, frozen, outline, rendezvous)
             context = job.hook_context(mode, batch_size, step=0, last_step=steps)
-            view = loop.run(infeed, sequence, context)
+            view = loop.run(infeed, sequence, context, signals)
         sequence.end(view)
     if signals.received is not None:
         raise stop_error(signals.received, int(frozen.step), checkpoint)
-    if steps is not None and loop.batches < steps:
+    if loop.batches == 0:
+        logger.warning("A hook stopped the evaluation before its first batch: nothing is measured.")
+    elif steps is not None and loop.batches < steps:
         logger.warning(
             "input ended after %d of %d evaluation steps: the results are over all of it.",
             loop.batches,
@@ -103,15 +105,18 @@ class EvaluationLoop:
         self._host_metrics = HostMetrics()
         self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
 
-    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> LoopView:
+    def run(
+        self, infeed: Infeed, hooks: HookSequence, context: HookContext, signals: StopSignals
+    ) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
-        delivered."""
+        delivered. A signal ends the wait for input."""
         steps = self._job.config.steps_per_dispatch
         view = self._view(infeed, self.batches, None, None)
         stop = hooks.begin(context)
         while not stop:
             before = self.batches
-            piece = infeed.take(hooks.loop_end(before, before + steps) - before)
+            at_most = hooks.loop_end(before, before + steps) - before
+            piece = signals.unless_received(lambda n=at_most: infeed.take(n))
             if piece is None:
                 break
             self._program.prepare(self._carry, self._frozen, piece.batches)

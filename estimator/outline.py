@@ -35,8 +35,17 @@ class Outline:
     output_bytes: int
 
     @classmethod
-    def of(cls, spec: EstimatorSpec, mode: ModeKeys, batch_size: int) -> Outline:
+    def of(
+        cls, spec: EstimatorSpec, mode: ModeKeys, batch_size: int, *, keeps_state: bool = False
+    ) -> Outline:
         """Checks the shapes in `spec` and returns its outline.
+
+        Args:
+          spec: of a batch.
+          mode: in which it was made.
+          batch_size: examples of the batch.
+          keeps_state: whether the model changes variables that are no parameters, such as
+            batch statistics, which a mask would not reach.
 
         Raises:
           ValueError: an array lacks the batch dimension that its use needs.
@@ -65,7 +74,12 @@ class Outline:
             eval_metrics=eval_metrics,
             predictions=_shapes(spec.predictions) if mode is ModeKeys.PREDICT else None,
             mergeable=mergeable if mode is ModeKeys.EVAL else {},
-            maskable=mode is ModeKeys.PREDICT or (spec.loss.ndim == 1 and not mergeable),
+            maskable=mode is ModeKeys.PREDICT
+            or not (
+                spec.loss.ndim == 0
+                or mergeable
+                or (mode is ModeKeys.TRAIN and (keeps_state or _by_example(host_call, batch_size)))
+            ),
             output_bytes=sum(
                 math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)
             ),
@@ -80,6 +94,12 @@ def _shapes_only(host_function: HostFunction | None) -> HostFunction | None:
     if host_function is None:
         return None
     return dataclasses.replace(host_function, tensors=_shapes(_arrays(host_function)))
+
+
+def _by_example(host_call: HostFunction | None, batch_size: int) -> bool:
+    """Says whether a tensor that leaves the device may have an entry for each example."""
+    tensors = jax.tree.leaves(host_call.tensors) if host_call else []
+    return any(leaf.shape[:1] == (batch_size,) for leaf in tensors)
 
 
 def _shapes(tree: Any) -> Any:
@@ -116,6 +136,11 @@ def _check_metric(name: str, metric: Any, batch_size: int) -> None:
         raise TypeError(
             f"metrics[{name!r}] must be an array [{batch_size}] with a value for each example, or "
             f"an object with empty, merge and compute, got {type(metric).__name__}."
+        )
+    if jax.numpy.issubdtype(metric.dtype, jax.numpy.complexfloating):
+        raise TypeError(
+            f"metrics[{name!r}] has the dtype {metric.dtype}; a mean over examples is a real "
+            "number. Pass its real and imaginary parts as two metrics."
         )
     if metric.shape != (batch_size,):
         raise ValueError(

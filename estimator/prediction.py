@@ -30,10 +30,10 @@ def predict(
     batch_size: int,
     keys: tuple[str, ...] | None,
     hooks: Sequence[Hook],
-    checkpoint: Path | None,
+    find_checkpoint: Callable[[], Path | None],
 ) -> Generator[Any]:
     """Yields the predictions of batch after batch: a pytree of arrays `[rows, ...]`, without
-    padding.
+    padding. The checkpoint is looked for when the first one is asked for.
 
     See `Estimator.predict` for what is raised.
     """
@@ -47,7 +47,7 @@ def predict(
             return
         check_features(features)
         spec = (features, None)
-        frozen, outline = job.frozen(mode, spec, checkpoint)
+        frozen, outline = job.frozen(mode, spec, find_checkpoint())
         _check_keys(keys, outline)
         with Rendezvous() as rendezvous:
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)

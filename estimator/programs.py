@@ -47,7 +47,9 @@ class Initializer:
             )
             variables, made = model.init(key, features, labels, mode)
             specs.append(made)
-            outlines.append(Outline.of(made, mode, jax.tree.leaves(features)[0].shape[0]))
+            rows = jax.tree.leaves(features)[0].shape[0]
+            keeps_state = bool(jax.tree.leaves({**variables, "params": None}))
+            outlines.append(Outline.of(made, mode, rows, keeps_state=keeps_state))
             return _first_state(variables, made) if mode is ModeKeys.TRAIN else dict(variables)
 
         outlines: list[Outline] = []
@@ -75,6 +77,13 @@ def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
             "model_fn made no parameters, so there is nothing to train. Make layers in it, such "
             "as flax.linen.Dense(10)(x), or pass Estimator(model_fn, model=...)."
         )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
+            raise TypeError(
+                f"The parameter {jax.tree_util.keystr(path, simple=True, separator='/')} is "
+                f"{leaf.dtype}, which has no gradient. Keep what is not trained out of the "
+                "parameters: as a constant of the model, or in another collection of variables."
+            )
     return TrainState(
         step=jax.numpy.int32(0),
         params=params,

@@ -86,8 +86,11 @@ def train_step(model: Model, *, seed: int) -> Step:
         grads, (model_state, outputs) = jax.grad(loss_fn, has_aux=True)(state.params)
         # The optimizer is an object of functions, not of arrays: it leaves the gradient's
         # trace as it is.
-        optimizer = specs[0].optimizer
-        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        optimizer = optax.with_extra_args_support(specs[0].optimizer)
+        loss = outputs.every_step.loss
+        updates, opt_state = optimizer.update(
+            grads, state.opt_state, state.params, value=loss, grad=grads
+        )
         return TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),

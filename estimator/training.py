@@ -73,7 +73,7 @@ def train(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
             context = job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
-            view = loop.run(infeed, outfeed, sequence, context)
+            view = loop.run(infeed, outfeed, sequence, context, signals)
         sequence.end(view)
     if signals.received is not None:
         raise stop_error(signals.received, loop.step, checkpoints.latest(job.model_dir))
@@ -133,8 +133,16 @@ class TrainingLoop:
         outfeed: Outfeed | None,
         hooks: HookSequence,
         context: HookContext,
+        signals: StopSignals,
     ) -> LoopView:
-        """Runs loop after loop; returns the view of the last one, all its outputs delivered."""
+        """Runs loop after loop; returns the view of the last one, all its outputs delivered.
+
+        A signal ends the wait for input, and so does not wait for its next batch.
+        """
+
+        def take(at_most: int) -> Piece | None:
+            return signals.unless_received(lambda: infeed.take(at_most))
+
         last_step = self._last_step
         length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
@@ -143,8 +151,9 @@ class TrainingLoop:
             before = self.step
             limit = before + length.steps
             target = hooks.loop_end(before, limit if last_step is None else min(limit, last_step))
-            piece = infeed.take(target - before)
+            piece = take(target - before)
             if piece is None:
+                stop = signals.received is not None
                 break
             self._program.prepare(self.state, (), piece.batches)
             if hooks.before_loop(before):
@@ -153,7 +162,7 @@ class TrainingLoop:
             parts = []
             while piece is not None:
                 parts.append((piece, self._dispatch(piece, outfeed)))
-                piece = infeed.take(target - self.step) if self.step < target else None
+                piece = take(target - self.step) if self.step < target else None
             if length.learning:
                 jax.block_until_ready(self.state)
             view = self._view(before, parts, infeed)

@@ -195,8 +195,8 @@ class Hook:
         return None
 
     def after_save(self, step: int, path: Path) -> None:
-        """Called when a checkpoint has been handed to the writer: `path` is where it
-        appears, whole, once written."""
+        """Called when a checkpoint has been written: `path` is whole, and can be evaluated.
+        Training waits for the write only where a hook or listener has this method."""
 
     def end(self, view: LoopView) -> None:
         """Called once after the last loop of a run that ended without an error. `view`

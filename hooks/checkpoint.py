@@ -78,7 +78,10 @@ class CheckpointSaverHook(Hook):
         if view.step == self._settled_step:  # the end of a run that has just saved
             return
         self._settled_step = view.step
-        vetoes = [listener.before_save(view) for listener in self._listeners]
+        vetoes = [
+            checks.reason(f"{type(listener).__name__}.before_save", listener.before_save(view))
+            for listener in self._listeners
+        ]
         reasons = [reason for reason in vetoes if reason is not None]
         if reasons:
             logger.warning("No checkpoint at step %d: %s", view.step, "; ".join(reasons))
@@ -86,5 +89,12 @@ class CheckpointSaverHook(Hook):
         path = self._saver.save(view)
         if path is None:  # such as the step that the run was restored from
             return
-        for listener in self._listeners:
+        told = [listener for listener in self._listeners if _hears_of_saves(listener)]
+        if told:
+            self._saver.wait()
+        for listener in told:
             listener.after_save(view.step, path)
+
+
+def _hears_of_saves(listener: SaveListener) -> bool:
+    return getattr(type(listener), "after_save", None) is not Hook.after_save

@@ -32,6 +32,19 @@ def positive_secs(name: str, value: Any) -> float:
     return value
 
 
+def reason(source: str, value: Any) -> str | None:
+    """Returns `value`, which the method `source` of a hook returned, if it is a reason or None.
+
+    Raises:
+      TypeError: it is neither.
+    """
+    if value is None or (isinstance(value, str) and value):
+        return value
+    raise TypeError(
+        f"{source} returned {value!r}. It must return None, or a string that says why to stop."
+    )
+
+
 def every(value: Any) -> Every:
     """Returns `value` if it says how often something is due.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Sequence
 
+from hooks import checks
 from hooks.base import Hook, HookContext, LoopView
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class HookSequence:
         stop = False
         for hook in self._hooks:
             self._begun.append(hook)
-            stop |= _asks_to_stop(hook.begin(context), context.step)
+            stop |= _asks_to_stop(hook, "begin", hook.begin(context), context.step)
         return stop
 
     def loop_end(self, step: int, at_most: int) -> int:
@@ -50,7 +52,15 @@ class HookSequence:
         end = at_most
         for hook in self._hooks:
             wanted = hook.next_step(step)
-            if wanted is not None and wanted > step:
+            if wanted is None:
+                continue
+            if isinstance(wanted, bool) or not hasattr(wanted, "__index__"):
+                raise TypeError(
+                    f"{type(hook).__name__}.next_step returned {wanted!r}. It must return the "
+                    "global step, an int, at which the hook next needs control, or None."
+                )
+            wanted = operator.index(wanted)  # a NumPy integer counts
+            if wanted > step:
                 end = min(end, wanted)
         return end
 
@@ -58,14 +68,14 @@ class HookSequence:
         """Calls every hook's `before_loop`; says whether one of them asks to stop."""
         stop = False
         for hook in self._hooks:
-            stop |= _asks_to_stop(hook.before_loop(step), step)
+            stop |= _asks_to_stop(hook, "before_loop", hook.before_loop(step), step)
         return stop
 
     def after_loop(self, view: LoopView) -> bool:
         """Calls every hook's `after_loop`; says whether one of them asks to stop."""
         stop = False
         for hook in self._hooks:
-            stop |= _asks_to_stop(hook.after_loop(view), view.step)
+            stop |= _asks_to_stop(hook, "after_loop", hook.after_loop(view), view.step)
         return stop
 
     def end(self, view: LoopView) -> None:
@@ -74,8 +84,9 @@ class HookSequence:
             hook.end(view)
 
 
-def _asks_to_stop(reason: str | None, step: int) -> bool:
-    if reason is None:
+def _asks_to_stop(hook: Hook, method: str, reason: object, step: int) -> bool:
+    why = checks.reason(f"{type(hook).__name__}.{method}", reason)
+    if why is None:
         return False
-    logger.info("Stop at step %d: %s.", step, reason.rstrip("."))
+    logger.info("Stop at step %d: %s.", step, why.rstrip("."))
     return True

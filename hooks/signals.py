@@ -5,14 +5,21 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 from hooks.base import Hook, HookContext, LoopView
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _DEFAULTS = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+
+
+class _CutShort(BaseException):
+    """Takes the main thread out of what it waits for."""
 
 
 class StopSignals:
@@ -28,6 +35,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self._cuts_short = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -43,11 +51,26 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def unless_received(self, wait: Callable[[], T]) -> T | None:
+        """Returns what `wait` returns, or None as soon as there is a signal: what may last for
+        ever, such as waiting for input, is then cut short."""
+        try:
+            try:
+                self._cuts_short = True
+                return None if self.received is not None else wait()
+            finally:
+                self._cuts_short = False
+        except _CutShort:
+            return None
+
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.received is not None:
             raise KeyboardInterrupt
         if self.received is None:
             self.received = signal.Signals(number)
+        if self._cuts_short:
+            self._cuts_short = False
+            raise _CutShort
 
 
 class StopOnSignalHook(Hook):

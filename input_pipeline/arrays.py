@@ -119,7 +119,8 @@ class ArraySource(Source):
                 wanted = _cycle(wanted, self.batch_size)
             steps = len(rows_of_batches)
             for array, buffer in zip(self._columns.arrays, buffers, strict=True):
-                block = buffer[steps : steps + batches].reshape(-1, *array.shape[1:])
+                block = buffer[steps : steps + batches]
+                block = block.reshape(batches * self.batch_size, *array.shape[1:])
                 _gather(array, wanted, block)
             self._cursor = start + batches * rows
             rows_of_batches += [rows] * batches

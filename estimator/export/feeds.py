@@ -102,7 +102,14 @@ def _cast(name: str, value: Any, spec: TensorSpec) -> np.ndarray:
                 f"Feature {name!r} holds values from {low} to {high}, which do not fit into "
                 f"{spec.dtype.name} of the expected {spec}."
             )
-    return array.astype(spec.dtype)
+    with np.errstate(over="ignore"):  # looked for right here
+        cast = array.astype(spec.dtype)
+    if jnp.issubdtype(spec.dtype, jnp.inexact) and (np.isfinite(array) > np.isfinite(cast)).any():
+        raise ValueError(
+            f"Feature {name!r} holds numbers that are too large for {spec.dtype.name} of the "
+            f"expected {spec}."
+        )
+    return cast
 
 
 def _castable(array: np.ndarray, dtype: np.dtype, *, weak: bool) -> bool:

@@ -131,6 +131,30 @@ def test_the_second_ctrl_c_stops_at_once(tmp_path):
     assert model.latest_checkpoint() is None
 
 
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGTERM, est.PreemptedError), (signal.SIGINT, KeyboardInterrupt)]
+)
+def test_a_signal_does_not_wait_for_input_that_does_not_come(tmp_path, number, error):
+    trained, over = threading.Event(), threading.Event()
+
+    def batches():
+        yield X[:8], Y[:8]
+        trained.wait(60)
+        os.kill(os.getpid(), number)
+        over.wait(60)
+
+    hook = est.hooks.LambdaHook(after_loop=lambda view: trained.set())
+    config = est.RunConfig(iterations_per_loop=1)
+    model = est.Estimator(model_fn, tmp_path, config, train_batch_size=8)
+    try:
+        with pytest.raises(error):
+            model.train(batches, hooks=[hook])
+    finally:
+        over.set()
+
+    assert model.latest_checkpoint().endswith("/1")
+
+
 def test_a_handler_of_the_users_own_stays_in_force(tmp_path):
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

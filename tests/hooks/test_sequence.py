@@ -120,3 +120,37 @@ def test_one_reason_stops_the_run_but_all_hooks_see_the_loop(make_view, caplog):
 
 def test_without_a_reason_the_run_goes_on(make_view):
     assert not HookSequence([Recorder("a", [])]).after_loop(make_view(0, 5))
+
+
+def test_a_numpy_integer_is_a_step():
+    hook = LambdaStep(np.int64(7))
+    end = HookSequence([hook]).loop_end(0, 10)
+    assert end == 7
+    assert type(end) is int
+
+
+@pytest.mark.parametrize("wanted", [3.5, "a", True])
+def test_a_next_step_that_is_no_step_names_the_hook(wanted):
+    with pytest.raises(TypeError, match=r"LambdaStep\.next_step returned"):
+        HookSequence([LambdaStep(wanted)]).loop_end(0, 10)
+
+
+@pytest.mark.parametrize("reason", [True, 1, ""])
+@pytest.mark.parametrize("method", ["begin", "before_loop", "after_loop"])
+def test_a_reason_that_is_no_text_names_the_hook_and_the_method(method, reason):
+    class Hooked(Hook):
+        pass
+
+    setattr(Hooked, method, lambda self, argument: reason)
+    view = SimpleNamespace(step=3)
+    argument = 3 if method == "before_loop" else view
+    with pytest.raises(TypeError, match=rf"Hooked\.{method} returned {reason!r}"):
+        getattr(HookSequence([Hooked()]), method)(argument)
+
+
+class LambdaStep(Hook):
+    def __init__(self, wanted):
+        self.wanted = wanted
+
+    def next_step(self, step):
+        return self.wanted
