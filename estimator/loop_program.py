@@ -13,7 +13,8 @@ from jax import lax
 
 from estimator.loop_shape import UNROLLED_STEPS, LoopShape, ShapeChoice
 from estimator.mesh import Placement
-from estimator.runtime import Session
+from estimator.runtime import Callable as CompiledCallable
+from estimator.runtime import RunMetadata, Session
 from estimator.steps import Batches, Outputs, Step
 
 
@@ -58,10 +59,19 @@ class LoopProgram:
         Raises:
           TypeError: the step changes the structure, a shape or a dtype of its carry.
         """
-        programs, choice = self._for_kind(carry, constants, batches)
-        if choice.current not in programs:
-            buffers = programs.new_buffers()
-            self._compile(programs, choice, choice.current, (carry, buffers, constants, batches))
+        self._prepared(carry, constants, batches)
+
+    def metadata(self, carry: Any, constants: Any, batches: Batches) -> RunMetadata:
+        """Returns what the compiler tells about the program that such arguments run in first.
+
+        Compiles it, unless that was done. For a device loop `jax.ShapeDtypeStruct`s with
+        shardings will do, even on devices that are known by their topology only.
+
+        Raises:
+          TypeError: the step changes the structure, a shape or a dtype of its carry.
+        """
+        programs, shape = self._prepared(carry, constants, batches)
+        return programs.metadata(shape)
 
     def __call__(
         self,
@@ -115,6 +125,15 @@ class LoopProgram:
             steps_left = None if steps_left is None else steps_left - run.steps
         return carry, buffers
 
+    def _prepared(
+        self, carry: Any, constants: Any, batches: Batches
+    ) -> tuple[_Programs, LoopShape]:
+        programs, choice = self._for_kind(carry, constants, batches)
+        shape = choice.current
+        if shape not in programs:
+            self._compile(programs, choice, shape, (carry, programs.buffers, constants, batches))
+        return programs, shape
+
     def _for_kind(
         self, carry: Any, constants: Any, batches: Batches
     ) -> tuple[_Programs, ShapeChoice]:
@@ -153,6 +172,7 @@ class _Programs:
 
     Attributes:
       convolves: whether there is a convolution in the step.
+      buffers: what `new_buffers` returns, as `jax.ShapeDtypeStruct`s with shardings.
     """
 
     def __init__(
@@ -169,7 +189,7 @@ class _Programs:
         self._step = step
         self._every_n = every_n
         self._one_at_a_time = placement.one_program_at_a_time
-        self._compiled: dict[LoopShape, Any] = {}
+        self._compiled: dict[LoopShape, CompiledCallable] = {}
         self._take: Any = None
         capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
@@ -179,23 +199,33 @@ class _Programs:
         self.convolves = "conv_general_dilated" in str(traced.jaxpr)
         # Steps that are not due write to a last slot that nobody reads.
         self._idle_slot = capacity // every_n + 1
-        self._shapes = Outputs(
-            _stacked(outputs.every_step, capacity), _stacked(outputs.every_n, self._idle_slot + 1)
-        )
         by_batch = placement.for_batch_size(batch_size)
-        shardings = jax.tree.map(
-            lambda leaf: by_batch if leaf.shape[1:2] == (batch_size,) else placement.replicated,
-            self._shapes,
+
+        def placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            split = leaf.shape[1:2] == (batch_size,)
+            return leaf.update(sharding=by_batch if split else placement.replicated)
+
+        self.buffers = jax.tree.map(
+            placed,
+            Outputs(
+                _stacked(outputs.every_step, capacity),
+                _stacked(outputs.every_n, self._idle_slot + 1),
+            ),
         )
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.buffers)
         self._out_shardings = (jax.tree.map(lambda _: placement.replicated, carry), shardings)
         self.new_buffers = session.make_callable(
-            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self._shapes),
+            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.buffers),
             (),
             out_shardings=shardings,
         ).run
 
     def __contains__(self, shape: LoopShape) -> bool:
         return shape in self._compiled
+
+    def metadata(self, shape: LoopShape) -> RunMetadata:
+        """Returns what the compiler tells about the program of `shape`."""
+        return self._compiled[shape].metadata()
 
     def compile(
         self, shape: LoopShape, carry: Any, buffers: Any, constants: Any, batches: Batches
@@ -217,7 +247,7 @@ class _Programs:
             (carry, buffers, constants, batches, *numbers),
             donate=(0, 1),
             out_shardings=self._out_shardings,
-        ).run
+        )
         if shape is LoopShape.UNROLLED and LoopShape.PER_STEP not in self._compiled:
             self.compile(LoopShape.PER_STEP, carry, buffers, constants, batches)  # the remainder
 
@@ -234,7 +264,7 @@ class _Programs:
         global_step: int,
     ) -> tuple[Any, Outputs]:
         """Runs `steps` batches from `begin`, with a compiled shape."""
-        program = self._compiled[shape]
+        program = self._compiled[shape].run
         origin, before = np.int32(start), np.int32(global_step)
         if shape is LoopShape.DEVICE_LOOP:
             end = np.int32(begin + steps)
@@ -248,7 +278,7 @@ class _Programs:
                 carry, buffers = self._started(
                     program(carry, buffers, constants, batches, index, origin, before)
                 )
-            program, begin = self._compiled[LoopShape.PER_STEP], whole
+            program, begin = self._compiled[LoopShape.PER_STEP].run, whole
         for index in np.arange(begin, end, dtype=np.int32):
             batch = self._take(batches, index)
             carry, buffers = self._started(

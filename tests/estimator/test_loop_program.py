@@ -113,6 +113,21 @@ def test_once_compiled_it_serves_every_length(shape):
     assert compiled == []
 
 
+def test_the_device_loop_compiles_from_shapes_alone():
+    place = placement(4)
+    program = LoopProgram(Session(), step, place, shape=LoopShape.DEVICE_LOOP)
+    scalar = jax.ShapeDtypeStruct((), np.float32, sharding=place.replicated)
+    data = jax.ShapeDtypeStruct(DATA.shape, DATA.dtype, sharding=place.for_batch_size(ROWS))
+
+    metadata = program.metadata(scalar, scalar, Batches(data, None, None))
+
+    assert " while(" in metadata.hlo_text
+    with compilations() as compiled:
+        carry, _ = run(program, place, 0, 25)  # by the very program
+    assert compiled == []
+    np.testing.assert_allclose(float(carry), in_python(1.0, 0, 25)[-1], rtol=1e-6)
+
+
 @pytest.mark.parametrize("shape", LoopShape)
 def test_the_carry_is_taken_over(shape):
     place = placement()
