@@ -183,8 +183,10 @@ class Estimator:
         first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
         last_step = max_steps if steps is None else first_step + steps
         if last_step is not None and first_step >= last_step:
-            logger.info(
-                "Nothing to train: the global step has reached max_steps (%d >= %d).",
+            logger.warning(
+                "Nothing to train: the checkpoint in %s has reached max_steps (%d >= %d). Ask for "
+                "more steps, or use a new model_dir.",
+                self.model_dir,
                 first_step,
                 last_step,
             )
@@ -377,8 +379,8 @@ def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -
     if chosen is None:
         chosen = tempfile.mkdtemp(prefix="estimator-")
         logger.warning("No model_dir was given: checkpoints go to the temporary %s.", chosen)
-    path = Path(chosen)
-    if config.model_dir is not None and Path(config.model_dir) != path:
+    path = Path(chosen).expanduser()
+    if config.model_dir is not None and Path(config.model_dir).expanduser() != path:
         raise ValueError(
             f"model_dir={str(path)!r} and config.model_dir={str(config.model_dir)!r} differ. "
             "Give one of them."

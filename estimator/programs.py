@@ -78,10 +78,11 @@ def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
             "as flax.linen.Dense(10)(x), or pass Estimator(model_fn, model=...)."
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        if not jax.numpy.issubdtype(leaf.dtype, jax.numpy.inexact):
+        kind = getattr(leaf, "dtype", type(leaf))
+        if kind is not float and not jax.numpy.issubdtype(kind, jax.numpy.inexact):
             raise TypeError(
                 f"The parameter {jax.tree_util.keystr(path, simple=True, separator='/')} is "
-                f"{leaf.dtype}, which has no gradient. Keep what is not trained out of the "
+                f"{leaf!r} ({kind}), which has no gradient. Keep what is not trained out of the "
                 "parameters: as a constant of the model, or in another collection of variables."
             )
     return TrainState(

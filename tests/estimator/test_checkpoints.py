@@ -462,3 +462,37 @@ def test_a_resume_is_logged_with_the_checkpoint(tmp_path, caplog):
     with caplog.at_level(logging.INFO, logger="estimator"):
         make(tmp_path).train(endless, steps=1)
     assert str(tmp_path / "checkpoints" / "3") in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["variables", "training", "run", "all files empty"])
+def test_a_damaged_checkpoint_is_an_error_that_names_it_and_the_way_out(tmp_path, damage):
+    estimator = make(tmp_path, save_checkpoints_steps=2)
+    estimator.train(endless, max_steps=4)
+    newest = folder_of(estimator) / "4"
+    if damage == "all files empty":
+        for path in newest.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+    else:
+        shutil.rmtree(newest / damage)
+
+    with pytest.raises(est.CheckpointError, match=f"{newest} is damaged.*Remove that folder"):
+        estimator.train(endless, max_steps=6)
+    shutil.rmtree(newest)
+    estimator.train(endless, max_steps=6)
+    assert fakes.saved_steps(estimator) == [2, 4, 6]
+
+
+def test_a_saving_listener_can_evaluate_what_was_saved(tmp_path):
+    steps = []
+
+    class Evaluates:
+        def before_save(self, view):
+            return None
+
+        def after_save(self, step, path):
+            steps.append((step, estimator.evaluate(lambda: numbered(4))["global_step"]))
+
+    estimator = make(tmp_path, save_checkpoints_steps=2)
+    estimator.train(endless, max_steps=4, saving_listeners=[Evaluates()])
+    assert steps == [(2, 2), (4, 4)]

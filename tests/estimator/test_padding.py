@@ -44,9 +44,7 @@ def test_a_loss_that_couples_examples_is_free_of_padding_in_evaluation_if_it_use
         return est.EstimatorSpec(mode, loss=(x - mean) ** 2, optimizer=optax.sgd(0.0))
 
     def new(batch_size):
-        return est.Estimator(
-            model_fn, tmp_path, train_batch_size=8, eval_batch_size=batch_size
-        )
+        return est.Estimator(model_fn, tmp_path, train_batch_size=8, eval_batch_size=batch_size)
 
     new(16).train(lambda: X, max_steps=1)
     whole = X @ new(16).get_variable_value("params/Dense_0/kernel")[:, 0]

@@ -550,3 +550,15 @@ def test_predictions_that_cannot_be_given_back_by_example_are_refused(
 
     with pytest.raises(error, match=words):
         list(predictor(model_fn, tmp_path).predict(lambda: numbered(6)))
+
+
+def test_the_newest_checkpoint_is_that_of_the_first_result(tmp_path):
+    model = predictor(linear, tmp_path, keep_checkpoint_max=1)
+    x = {"x": np.ones((8, 3), np.float32)}
+    arrays = x, np.ones(8, np.float32)
+    model.train(lambda: arrays, steps=1)
+    results = model.predict(lambda: x)
+    model.train(lambda: arrays, steps=1)  # which removes the checkpoint of the call
+
+    expected = next(model.predict(lambda: x, checkpoint_path=model.latest_checkpoint()))
+    jax.tree.map(np.testing.assert_array_equal, next(results), expected)

@@ -139,11 +139,12 @@ def test_a_signal_does_not_wait_for_input_that_does_not_come(tmp_path, number, e
 
     def batches():
         yield X[:8], Y[:8]
+        yield X[8:16], Y[8:16]
         trained.wait(60)
         os.kill(os.getpid(), number)
         over.wait(60)
 
-    hook = est.hooks.LambdaHook(after_loop=lambda view: trained.set())
+    hook = est.hooks.LambdaHook(after_loop=lambda view: trained.set() if view.step == 2 else None)
     config = est.RunConfig(iterations_per_loop=1)
     model = est.Estimator(model_fn, tmp_path, config, train_batch_size=8)
     try:
@@ -152,7 +153,7 @@ def test_a_signal_does_not_wait_for_input_that_does_not_come(tmp_path, number, e
     finally:
         over.set()
 
-    assert model.latest_checkpoint().endswith("/1")
+    assert model.latest_checkpoint().endswith("/2")
 
 
 def test_a_handler_of_the_users_own_stays_in_force(tmp_path):

@@ -175,3 +175,51 @@ def test_features_may_be_a_bare_array_and_labels_may_be_missing(tmp_path):
     estimator = est.Estimator(model_fn, Path(tmp_path), config(), train_batch_size=2)
     estimator.train(lambda: np.ones((6, 3), np.float32))
     assert fakes.latest_step(estimator) == 3
+
+
+def test_an_optimizer_that_looks_at_the_loss_is_given_it(tmp_path):
+    def model_fn(features, labels, mode):
+        loss = (nn.Dense(1, kernel_init=ramp)(features["x"])[:, 0] - labels) ** 2
+        plateau = optax.contrib.reduce_on_plateau(patience=1, factor=0.5, rtol=1.0)
+        return est.EstimatorSpec(mode, loss=loss, optimizer=optax.chain(optax.sgd(0.01), plateau))
+
+    estimator = est.Estimator(model_fn, tmp_path, train_batch_size=8)
+    state = final_state(estimator, lambda: dataset(32).batch(8))
+
+    # No loss is ever better than the first, so that every second step halves the scale.
+    assert optax.tree_utils.tree_get(state, "scale") < 1
+
+
+@pytest.mark.parametrize("extra", [jnp.int32(3), jnp.tanh], ids=["integer", "function"])
+def test_a_parameter_without_a_gradient_is_refused_by_name(tmp_path, extra):
+    model = est.Functional(
+        lambda rng, features: {"w": jnp.ones(4), "count": extra},
+        lambda params, features: (features["x"] @ params["w"])[:, None],
+    )
+    estimator = est.Estimator(
+        lambda features, labels, mode, model: regression(
+            features, labels, mode, lambda x: model(features)
+        ),
+        tmp_path,
+        train_batch_size=8,
+        model=model,
+    )
+    with pytest.raises(TypeError, match="count"):
+        estimator.train(lambda: numbered(8))
+
+
+def test_a_python_float_is_a_parameter(tmp_path):
+    model = est.Functional(
+        lambda rng, features: {"w": jnp.ones(4), "scale": 3.0},
+        lambda params, features: (params["scale"] * (features["x"] @ params["w"]))[:, None],
+    )
+    estimator = est.Estimator(
+        lambda features, labels, mode, model: regression(
+            features, labels, mode, lambda x: model(features)
+        ),
+        tmp_path,
+        train_batch_size=8,
+        model=model,
+    )
+    estimator.train(lambda: numbered(8))
+    assert estimator.get_variable_value("params/scale") != 3

@@ -1,6 +1,8 @@
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hooks import Hook, HookContext, HookSequence

@@ -175,3 +175,9 @@ def test_an_endless_source_has_no_number_of_batches():
 def test_no_more_is_read_than_the_arrays_can_hold():
     stack = read(source_of((ids(6), None), size=2), 5, capacity=1)
     assert batches_of(stack) == [[0, 1]]
+
+
+def test_features_without_elements_come_beside_others():
+    stack = read(source_of(({"id": ids(5), "none": np.zeros((5, 0))}, None), size=2), 3)
+    assert stack.features["none"].shape == (3, 2, 0)
+    assert stack.features["id"].tolist() == [[0, 1], [2, 3], [4, 4]]

@@ -155,3 +155,9 @@ def test_features_that_do_not_fit_are_refused_by_name(features, error, message):
 def test_arrays_that_already_fit_are_not_copied():
     array = np.ones(2, np.float32)
     assert feed(array) is array
+
+
+def test_numbers_that_are_too_large_are_refused_rather_than_made_infinite():
+    with pytest.raises(ValueError, match=r"'x' holds numbers that are too large for float32"):
+        feed(np.full(2, 1e300))
+    assert np.isinf(feed(np.array([np.inf]))).all()
