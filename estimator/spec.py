@@ -107,7 +107,10 @@ class EstimatorSpec:
       predictions: pytree of arrays `[batch, ...]`; required in PREDICT.
       loss: `[batch]`, one loss an example, or a scalar that is the mean over the batch;
         required in TRAIN and EVAL. Prefer `[batch]`: the estimator takes the mean over the
-        real examples, and a last, partial batch costs nothing.
+        real examples, and a last, partial batch goes through the program of the full ones,
+        padded; but at its true size in TRAIN, at the price of a compilation, if there are batch
+        statistics or a host_call with tensors `[batch, ...]`. A loss that couples examples has
+        to leave out those where `context.mask` is False.
       optimizer: an `optax.GradientTransformation`; required in TRAIN.
       metrics: name -> array `[batch]` with a value per example (the mean is reported), or an
         object with `empty()`, `merge(other)` and `compute()`, such as a `clu.metrics.Metric`.

@@ -9,7 +9,8 @@ from hooks.base import Hook, HookContext, LoopView
 
 
 class LambdaHook(Hook):
-    """Calls the given functions where a `Hook` would have its methods.
+    """Calls the given functions at the four moments that most hooks need; for the others, such
+    as a save, derive from `Hook`.
 
     Args:
       begin: called with the `HookContext` before the first loop.
