@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,12 @@ class IdLog:
     def all_ids(self) -> list[int]:
         """The examples of all steps in one list."""
         return [example for step in self.ids for example in step]
+
+
+def threads_left(before: set[threading.Thread], wait_secs: float = 5.0) -> list[str]:
+    """Returns the names of the threads that are not in `before` and do not end by themselves, as
+    a few of orbax's and tensorboardX's do soon after the run that made them."""
+    new = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in new:
+        thread.join(wait_secs)  # only a test that fails waits for so long
+    return [thread.name for thread in new if thread.is_alive()]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import jax
 import pytest
 
-_WAIT_SECS = 5  # only a test that fails waits for so long
+from tests.fakes import threads_left
 
 
 class CompilationCounter:
@@ -40,10 +40,7 @@ def no_new_threads() -> Iterator[None]:
     """Fails the test if a thread that it started goes on after its end."""
     before = set(threading.enumerate())
     yield
-    new = [thread for thread in threading.enumerate() if thread not in before]
-    for thread in new:
-        thread.join(_WAIT_SECS)  # orbax lets a few of its own end by themselves
-    assert [thread for thread in new if thread.is_alive()] == []
+    assert threads_left(before) == []
 
 
 @pytest.fixture

@@ -15,23 +15,11 @@ import optax
 import pytest
 
 import estimator as est
+from tests.fakes import threads_left
 
 Features = collections.namedtuple("Features", "a b")
 
-
-def threads_since(before):
-    return [
-        thread.name
-        for thread in set(threading.enumerate()) - before
-        if thread.name != "QueueFeederThread"
-    ]
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left_behind():
-    before = set(threading.enumerate())
-    yield
-    assert threads_since(before) == []
+pytestmark = pytest.mark.usefixtures("no_new_threads")
 
 
 @contextlib.contextmanager
@@ -439,7 +427,7 @@ def test_a_generator_that_fails_as_it_is_closed_leaves_no_thread(tmp_path, call)
         with contextlib.suppress(RuntimeError):
             results.close()
 
-    assert threads_since(before) == []
+    assert threads_left(before) == []
 
 
 @pytest.mark.parametrize("outcome", ["steps", "error in model_fn", "error in a hook"])

@@ -16,26 +16,14 @@ import optax
 import pytest
 
 import estimator as est
+from tests.fakes import threads_left
 
 X = np.random.default_rng(3).normal(size=(19, 3)).astype(np.float32)
 WAIT_SECS = 10  # only a test that fails waits for so long
 
 Pair = collections.namedtuple("Pair", "ids twice")
 
-
-def threads_since(before):
-    return [
-        thread.name
-        for thread in set(threading.enumerate()) - before
-        if thread.name != "QueueFeederThread"
-    ]
-
-
-@pytest.fixture(autouse=True)
-def _no_thread_is_left_behind():
-    before = set(threading.enumerate())
-    yield
-    assert threads_since(before) == []
+pytestmark = pytest.mark.usefixtures("no_new_threads")
 
 
 def echo(features, mode):
@@ -311,7 +299,7 @@ def test_nothing_happens_before_the_first_result_is_asked_for(tmp_path):
 
     results = predictor(echo, tmp_path).predict(lambda: called.append(1) or numbered(3))
     assert called == []
-    assert threads_since(before) == []
+    assert threads_left(before) == []
     results.close()
 
     assert called == []
@@ -334,7 +322,7 @@ def test_closing_early_stops_an_endless_input_and_its_threads(tmp_path, single):
     next(results)
     results.close()
 
-    assert threads_since(before) == []
+    assert threads_left(before) == []
     assert finished == [True]
     with pytest.raises(StopIteration):
         next(results)
@@ -347,7 +335,7 @@ def test_dropping_the_results_stops_the_threads_too(tmp_path):
         break
     gc.collect()
 
-    assert threads_since(before) == []
+    assert threads_left(before) == []
 
 
 def test_an_error_of_the_consumer_stops_the_threads(tmp_path):
@@ -360,7 +348,7 @@ def test_an_error_of_the_consumer_stops_the_threads(tmp_path):
         results.throw(error)
 
     assert caught.value is error
-    assert threads_since(before) == []
+    assert threads_left(before) == []
 
 
 def test_two_predictions_may_run_at_the_same_time(tmp_path):
@@ -493,7 +481,7 @@ def test_an_error_of_the_users_code_reaches_the_caller_as_itself(tmp_path, arran
         list(predictor(model_fn, tmp_path, iterations_per_loop=4).predict(input_fn, hooks=hooks))
 
     assert caught.value is BOOM
-    assert threads_since(before) == []
+    assert threads_left(before) == []
 
 
 def test_an_error_before_the_first_result_closes_the_input(tmp_path):
@@ -560,5 +548,5 @@ def test_the_newest_checkpoint_is_that_of_the_first_result(tmp_path):
     results = model.predict(lambda: x)
     model.train(lambda: arrays, steps=1)  # which removes the checkpoint of the call
 
-    expected = next(model.predict(lambda: x, checkpoint_path=model.latest_checkpoint()))
-    jax.tree.map(np.testing.assert_array_equal, next(results), expected)
+    expected = list(model.predict(lambda: x, checkpoint_path=model.latest_checkpoint()))
+    jax.tree.map(np.testing.assert_array_equal, list(results), expected)
