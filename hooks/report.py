@@ -14,7 +14,8 @@ logger = logging.getLogger(__name__)
 class LoggingHook(Hook):
     """Logs the step, its loss and its metrics, through `logging`, in the chief process.
 
-    Also once where the run ends, so that a short run reports a loss too.
+    Also once where the run ends, so that a short run reports a loss too. A line comes one loop
+    late, when its values are there: the device is never made to wait.
 
     Args:
       every: when a line is due; it reports the last step of the loop.
@@ -29,18 +30,30 @@ class LoggingHook(Hook):
         self._formatter = formatter or _one_line
         self._is_chief = True
         self._logged_step = -1
+        self._pending: LoopView | None = None
 
     def begin(self, context: HookContext) -> None:
         self._is_chief = context.is_chief
+        self._pending = None
         self._logged_step = context.step  # a run of no steps has nothing to tell
 
     def after_loop(self, view: LoopView) -> None:
+        self._log_pending()
         if self._every.due(view.before, view.step):
-            self._log(view)
+            self._pending = view
 
     def end(self, view: LoopView) -> None:
+        self._log_pending()
         if view.step != self._logged_step:
             self._log(view)
+
+    def on_error(self, error: BaseException) -> None:
+        self._log_pending()
+
+    def _log_pending(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._log(pending)
 
     def _log(self, view: LoopView) -> None:
         self._logged_step = view.step

@@ -14,10 +14,23 @@ def lines(caplog):
 class TestLoggingHook:
     def test_it_logs_step_loss_and_metrics_of_the_last_step_of_a_due_loop(self, make_view, lines):
         hook = LoggingHook(EverySteps(10))
-        hook.after_loop(
-            make_view(6, 11, losses=[5, 4, 3, 2, 0.5], metrics={"accuracy": [0, 0, 0, 0, 0.75]})
-        )
+        view = make_view(6, 11, losses=[5, 4, 3, 2, 0.5], metrics={"accuracy": [0, 0, 0, 0, 0.75]})
+        hook.after_loop(view)
+        hook.end(view)
         assert lines() == ["step 11: loss = 0.5, accuracy = 0.75"]
+
+    def test_a_loop_is_read_only_when_the_next_one_is_under_way(self, make_view, lines):
+        hook = LoggingHook(EverySteps(5))
+        hook.after_loop(make_view(0, 5, losses=[1, 2, 3, 4, 5]))
+        assert make_view.reads == []
+        hook.after_loop(make_view(5, 6, losses=[6]))
+        assert lines() == ["step 5: loss = 5"]
+
+    def test_an_error_does_not_swallow_the_line_that_was_due(self, make_view, lines):
+        hook = LoggingHook(EverySteps(5))
+        hook.after_loop(make_view(0, 5, losses=[1, 2, 3, 4, 5]))
+        hook.on_error(RuntimeError())
+        assert lines() == ["step 5: loss = 5"]
 
     def test_it_reads_nothing_when_not_due(self, make_view, lines):
         LoggingHook(EverySteps(10)).after_loop(make_view(0, 9))
@@ -44,7 +57,9 @@ class TestLoggingHook:
             return "a line with 100%"
 
         hook = LoggingHook(EverySteps(1), formatter)
-        hook.after_loop(make_view(0, 2, losses=[3, 2], metrics={"accuracy": [0.25, 0.5]}))
+        view = make_view(0, 2, losses=[3, 2], metrics={"accuracy": [0.25, 0.5]})
+        hook.after_loop(view)
+        hook.end(view)
         assert given == [{"step": 2, "loss": 2.0, "accuracy": 0.5}]
         assert lines() == ["a line with 100%"]
 

@@ -12,6 +12,7 @@ def test_each_due_step_is_written_with_its_own_number_and_values(make_view, writ
             4, 10, losses=[5, 6, 7, 8, 9, 10], metrics={"accuracy": [0.5, 0.6, 0.7, 0.8, 0.9, 1.0]}
         )
     )
+    hook.end(make_view(10, 10))
     assert sorted(writer.scalars) == [
         ("accuracy", 6, 0.6),
         ("accuracy", 9, 0.9),
@@ -38,6 +39,7 @@ def test_what_is_written_does_not_depend_on_how_the_run_was_cut(make_view, every
         losses = range(step + 1, step + length + 1)
         hook.after_loop(make_view(step, step + length, losses=losses))
         step += length
+    hook.end(make_view(step, step))
     assert written == [
         ("loss", at, float(at)) for at in range(start + 1, step + 1) if at % every == 0
     ]
@@ -55,7 +57,23 @@ def test_a_period_in_seconds_writes_the_last_step_of_the_due_loop(make_view, wri
     assert make_view.reads == []
     clock.advance(60)
     hook.after_loop(make_view(3, 6, losses=[4, 5, 6]))
+    hook.end(make_view(6, 6))
     assert writer.scalars == [("loss", 6, 6.0)]
+
+
+def test_a_loop_is_read_only_when_the_next_one_is_under_way(make_view, writer):
+    hook = SummaryHook(writer, EverySteps(2))
+    hook.after_loop(make_view(0, 2, losses=[1, 2]))
+    assert make_view.reads == []
+    hook.after_loop(make_view(2, 3, losses=[3]))
+    assert writer.scalars == [("loss", 2, 2.0)]
+
+
+def test_an_error_does_not_swallow_what_was_due(make_view, writer):
+    hook = SummaryHook(writer, EverySteps(2))
+    hook.after_loop(make_view(0, 2, losses=[1, 2]))
+    hook.on_error(RuntimeError())
+    assert writer.scalars == [("loss", 2, 2.0)]
 
 
 def test_loops_are_not_cut_for_summaries(run_loops, writer):
