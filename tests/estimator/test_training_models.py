@@ -192,36 +192,21 @@ def test_an_optimizer_that_looks_at_the_loss_is_given_it(tmp_path):
     assert state["opt_state/1/best_value"] == pytest.approx(min(losses), rel=1e-3)
 
 
+def functional_regression(model_dir: Path, **extra: Any) -> est.Estimator:
+    """Returns an Estimator of `scale * (x @ w)` with `extra` beside `w`; without a scale, 1."""
+    model = est.Functional(
+        lambda rng, features: {"w": jnp.ones(4), **extra},
+        lambda params, x: (params.get("scale", 1.0) * (x @ params["w"]))[:, None],
+    )
+    return est.Estimator(regression, model_dir, train_batch_size=8, model=model)
+
+
 @pytest.mark.parametrize("extra", [jnp.int32(3), jnp.tanh], ids=["integer", "function"])
 def test_a_parameter_without_a_gradient_is_refused_by_name(tmp_path, extra):
-    model = est.Functional(
-        lambda rng, features: {"w": jnp.ones(4), "count": extra},
-        lambda params, features: (features["x"] @ params["w"])[:, None],
-    )
-    estimator = est.Estimator(
-        lambda features, labels, mode, model: regression(
-            features, labels, mode, lambda x: model(features)
-        ),
-        tmp_path,
-        train_batch_size=8,
-        model=model,
-    )
     with pytest.raises(TypeError, match="count"):
-        estimator.train(lambda: numbered(8))
+        functional_regression(tmp_path, count=extra).train(lambda: numbered(8))
 
 
 def test_a_python_float_is_a_parameter(tmp_path):
-    model = est.Functional(
-        lambda rng, features: {"w": jnp.ones(4), "scale": 3.0},
-        lambda params, features: (params["scale"] * (features["x"] @ params["w"]))[:, None],
-    )
-    estimator = est.Estimator(
-        lambda features, labels, mode, model: regression(
-            features, labels, mode, lambda x: model(features)
-        ),
-        tmp_path,
-        train_batch_size=8,
-        model=model,
-    )
-    estimator.train(lambda: numbered(8))
+    estimator = functional_regression(tmp_path, scale=3.0).train(lambda: numbered(8))
     assert estimator.get_variable_value("params/scale") != 3
