@@ -22,7 +22,7 @@ from estimator.model import RESERVED_PARAMS, Model
 from estimator.programs import Programs
 from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
-from hooks import Hook, SaveListener
+from hooks import Hook, SaveListener, eval_dir
 from hooks.checks import positive_int
 
 logger = logging.getLogger(__name__)
@@ -112,8 +112,8 @@ class Estimator:
         return dict(self._job.params)
 
     def eval_dir(self, name: str | None = None) -> str:
-        """Returns where `evaluate(name=name)` writes its TensorBoard events."""
-        return str(self._job.model_dir / ("eval" if name is None else f"eval_{name}"))
+        """Returns where `evaluate(name=name)` writes its TensorBoard events and results."""
+        return str(eval_dir(self._job.model_dir, name))
 
     def latest_checkpoint(self) -> str | None:
         """Returns the path of the newest whole checkpoint, or None."""
@@ -219,11 +219,11 @@ class Estimator:
           hooks: run between loops.
           checkpoint_path: the newest one in model_dir if None. If there is none either, the
             model is evaluated as it is initialised, and a warning says so.
-          name: tells evaluations on different data apart in TensorBoard.
+          name: tells evaluations on different data apart.
 
         Returns:
-          `loss`, `global_step` and the metrics by name. Also written as TensorBoard events to
-          `eval_dir(name)`.
+          `loss`, `global_step` and the metrics by name. Also written to `eval_dir(name)`: as
+          TensorBoard events, and as a line for `hooks.read_eval_results`.
 
         Raises:
           FileNotFoundError: there is no checkpoint at `checkpoint_path`.
@@ -240,7 +240,7 @@ class Estimator:
             steps=steps,
             hooks=_checked_hooks(hooks),
             checkpoint=self._checkpoint(checkpoint_path),
-            summary_dir=self.eval_dir(name),
+            results_dir=self.eval_dir(name),
         )
 
     def predict(

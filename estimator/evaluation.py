@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from hooks import (
     LoopView,
     StopOnSignalHook,
     StopSignals,
+    append_eval_result,
 )
 
 logger = logging.getLogger(__name__)
@@ -43,9 +44,9 @@ def evaluate(
     steps: int | None,
     hooks: Sequence[Hook],
     checkpoint: Path | None,
-    summary_dir: str,
+    results_dir: str,
 ) -> dict[str, Any]:
-    """Evaluates `checkpoint` (None: untrained variables) and writes the results as summaries.
+    """Evaluates `checkpoint` (None: untrained variables) and writes down the results.
 
     See `Estimator.evaluate` for what is returned and raised.
     """
@@ -74,14 +75,25 @@ def evaluate(
             steps,
         )
     results = {**loop.results(), "global_step": int(frozen.step)}
-    if job.is_chief:
-        with EventWriter(summary_dir) as writer:
-            for name, value in results.items():
-                if isinstance(value, int | float) and name != "global_step":
-                    writer.add_scalar(name, value, results["global_step"])
+    if job.is_chief and loop.batches:
+        _record(results_dir, results)
     shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
     logger.info("Evaluation: %s", shown)
     return results
+
+
+def _record(folder: str, results: Mapping[str, Any]) -> None:
+    """Writes the results that are numbers as TensorBoard events and as a line to read back."""
+    step = results["global_step"]
+    values = {
+        name: value
+        for name, value in results.items()
+        if isinstance(value, int | float) and name != "global_step"
+    }
+    with EventWriter(folder) as writer:
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+    append_eval_result(folder, step, values)
 
 
 class EvaluationLoop:

@@ -10,6 +10,10 @@ from hooks.base import Saver as Saver
 from hooks.base import Writer as Writer
 from hooks.checkpoint import CheckpointSaverHook as CheckpointSaverHook
 from hooks.checkpoint import SaveListener as SaveListener
+from hooks.eval_results import EvalResult as EvalResult
+from hooks.eval_results import append_eval_result as append_eval_result
+from hooks.eval_results import eval_dir as eval_dir
+from hooks.eval_results import read_eval_results as read_eval_results
 from hooks.events import EventWriter as EventWriter
 from hooks.functions import FinalOpsHook as FinalOpsHook
 from hooks.functions import LambdaHook as LambdaHook

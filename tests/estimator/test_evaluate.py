@@ -477,6 +477,8 @@ def test_results_are_written_as_events_for_each_name(trained):
         assert events == {
             (tag, 5): pytest.approx(result[tag], rel=1e-6) for tag in ("loss", "close")
         }
+        (recorded,) = est.hooks.read_eval_results(evaluator.eval_dir(name))
+        assert {**recorded.values, "global_step": recorded.global_step} == result
     small = one_at_a_time(evaluator, 5)
     assert results["small"]["loss"] == pytest.approx(small["loss"], rel=1e-5)
 
