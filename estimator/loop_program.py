@@ -7,13 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
-from estimator.loop_shape import UNROLLED_STEPS, LoopShape, ShapeChoice
+from estimator.compiled_loops import CompiledLoops
+from estimator.loop_shape import LoopShape, ShapeChoice
 from estimator.mesh import Placement
-from estimator.runtime import Callable as CompiledCallable
 from estimator.runtime import RunMetadata, Session
 from estimator.steps import Batches, Outputs, Step
 
@@ -51,7 +48,7 @@ class LoopProgram:
         self._every_n = every_n
         self._shape = shape
         self._clock = clock
-        self._kinds: dict[Any, tuple[_Programs, ShapeChoice]] = {}
+        self._kinds: dict[Any, tuple[CompiledLoops, ShapeChoice]] = {}
 
     def prepare(self, carry: Any, constants: Any, batches: Batches) -> None:
         """Compiles, unless that was done, what such arguments run in first. Runs no step.
@@ -127,7 +124,7 @@ class LoopProgram:
 
     def _prepared(
         self, carry: Any, constants: Any, batches: Batches
-    ) -> tuple[_Programs, LoopShape]:
+    ) -> tuple[CompiledLoops, LoopShape]:
         programs, choice = self._for_kind(carry, constants, batches)
         shape = choice.current
         if shape not in programs:
@@ -136,21 +133,21 @@ class LoopProgram:
 
     def _for_kind(
         self, carry: Any, constants: Any, batches: Batches
-    ) -> tuple[_Programs, ShapeChoice]:
+    ) -> tuple[CompiledLoops, ShapeChoice]:
         leaves, structure = jax.tree.flatten(batches)
         key = structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
         if key not in self._kinds:
             fixed = self._shape
             if fixed is None and jax.process_count() > 1:
                 fixed = LoopShape.DEVICE_LOOP  # all processes must run the same program
-            programs = _Programs(
+            programs = CompiledLoops(
                 self._session,
                 self._step,
                 self._placement,
-                self._every_n,
-                carry,
-                constants,
-                batches,
+                every_n=self._every_n,
+                carry=carry,
+                constants=constants,
+                batches=batches,
             )
             first = LoopShape.DEVICE_LOOP
             if self._placement.on_cpu and programs.convolves:
@@ -160,227 +157,8 @@ class LoopProgram:
         return self._kinds[key]
 
     def _compile(
-        self, programs: _Programs, choice: ShapeChoice, shape: LoopShape, arguments: Any
+        self, programs: CompiledLoops, choice: ShapeChoice, shape: LoopShape, arguments: Any
     ) -> None:
         started = self._clock()
         programs.compile(shape, *arguments)
         choice.compiled(shape, self._clock() - started)
-
-
-class _Programs:
-    """The compiled programs for one kind of batches (structure, shapes, dtypes, shardings).
-
-    Attributes:
-      convolves: whether there is a convolution in the step.
-      buffers: what `new_buffers` returns, as `jax.ShapeDtypeStruct`s with shardings.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        step: Any,
-        placement: Placement,
-        every_n: int,
-        carry: Any,
-        constants: Any,
-        batches: Batches,
-    ):
-        self._session = session
-        self._step = step
-        self._every_n = every_n
-        self._one_at_a_time = placement.one_program_at_a_time
-        self._compiled: dict[LoopShape, CompiledCallable] = {}
-        self._take: Any = None
-        capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
-        traced = step.trace(carry, constants, one)
-        new_carry, outputs = traced.out_info
-        _check_carry(carry, new_carry)
-        self.convolves = "conv_general_dilated" in str(traced.jaxpr)
-        # Steps that are not due write to a last slot that nobody reads.
-        self._idle_slot = capacity // every_n + 1
-        by_batch = placement.for_batch_size(batch_size)
-
-        def placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            split = leaf.shape[1:2] == (batch_size,)
-            return leaf.update(sharding=by_batch if split else placement.replicated)
-
-        self.buffers = jax.tree.map(
-            placed,
-            Outputs(
-                _stacked(outputs.every_step, capacity),
-                _stacked(outputs.every_n, self._idle_slot + 1),
-            ),
-        )
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.buffers)
-        self._out_shardings = (jax.tree.map(lambda _: placement.replicated, carry), shardings)
-        self.new_buffers = session.make_callable(
-            lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.buffers),
-            (),
-            out_shardings=shardings,
-        ).run
-
-    def __contains__(self, shape: LoopShape) -> bool:
-        return shape in self._compiled
-
-    def metadata(self, shape: LoopShape) -> RunMetadata:
-        """Returns what the compiler tells about the program of `shape`."""
-        return self._compiled[shape].metadata()
-
-    def compile(
-        self, shape: LoopShape, carry: Any, buffers: Any, constants: Any, batches: Batches
-    ) -> None:
-        """Compiles the program of `shape`."""
-        function = {
-            LoopShape.DEVICE_LOOP: self._device_loop,
-            LoopShape.UNROLLED: self._unrolled,
-            LoopShape.PER_STEP: self._one_step,  # on a batch that was taken out before
-        }[shape]
-        numbers = [np.int32(0)] * (4 if shape is LoopShape.DEVICE_LOOP else 3)
-        if shape is LoopShape.PER_STEP:
-            # Taken out by a program of its own, so that the step's does not depend on how many
-            # batches are stacked: not even the last bit of its numbers does then.
-            self._take = self._session.make_callable(_at, (batches, np.int32(0))).run
-            batches = self._take(batches, np.int32(0))
-        self._compiled[shape] = self._session.make_callable(
-            function,
-            (carry, buffers, constants, batches, *numbers),
-            donate=(0, 1),
-            out_shardings=self._out_shardings,
-        )
-        if shape is LoopShape.UNROLLED and LoopShape.PER_STEP not in self._compiled:
-            self.compile(LoopShape.PER_STEP, carry, buffers, constants, batches)  # the remainder
-
-    def run(
-        self,
-        shape: LoopShape,
-        carry: Any,
-        buffers: Any,
-        constants: Any,
-        batches: Batches,
-        begin: int,
-        steps: int,
-        start: int,
-        global_step: int,
-    ) -> tuple[Any, Outputs]:
-        """Runs `steps` batches from `begin`, with a compiled shape."""
-        program = self._compiled[shape].run
-        origin, before = np.int32(start), np.int32(global_step)
-        if shape is LoopShape.DEVICE_LOOP:
-            end = np.int32(begin + steps)
-            return self._started(
-                program(carry, buffers, constants, batches, np.int32(begin), end, origin, before)
-            )
-        end = begin + steps
-        if shape is LoopShape.UNROLLED:
-            whole = begin + steps // UNROLLED_STEPS * UNROLLED_STEPS
-            for index in np.arange(begin, whole, UNROLLED_STEPS, dtype=np.int32):
-                carry, buffers = self._started(
-                    program(carry, buffers, constants, batches, index, origin, before)
-                )
-            program, begin = self._compiled[LoopShape.PER_STEP].run, whole
-        for index in np.arange(begin, end, dtype=np.int32):
-            batch = self._take(batches, index)
-            carry, buffers = self._started(
-                program(carry, buffers, constants, batch, index, origin, before)
-            )
-        return carry, buffers
-
-    def _started(self, results: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
-        """Returns the results of a program that has just been started: ready ones where no
-        other may start beside it."""
-        return jax.block_until_ready(results) if self._one_at_a_time else results
-
-    def _device_loop(
-        self,
-        carry: Any,
-        buffers: Any,
-        constants: Any,
-        batches: Batches,
-        begin: Any,
-        end: Any,
-        start: Any,
-        global_step: Any,
-    ) -> tuple[Any, Outputs]:
-        def body(index: Any, state: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
-            batch = _at(batches, index)
-            return self._one_step(*state, constants, batch, index, start, global_step)
-
-        return lax.fori_loop(begin, end, body, (carry, buffers))
-
-    def _unrolled(
-        self,
-        carry: Any,
-        buffers: Any,
-        constants: Any,
-        batches: Batches,
-        begin: Any,
-        start: Any,
-        global_step: Any,
-    ) -> tuple[Any, Outputs]:
-        for offset in range(UNROLLED_STEPS):
-            index = begin + offset
-            carry, buffers = self._one_step(
-                carry, buffers, constants, _at(batches, index), index, start, global_step
-            )
-        return carry, buffers
-
-    def _one_step(
-        self,
-        carry: Any,
-        buffers: Any,
-        constants: Any,
-        batch: Batches,
-        index: Any,
-        start: Any,
-        global_step: Any,
-    ) -> tuple[Any, Outputs]:
-        carry, outputs = self._step(carry, constants, batch)
-        position = index - start
-        before, after = global_step + position, global_step + position + 1
-        slot = jnp.where(
-            after % self._every_n == 0,
-            before // self._every_n - global_step // self._every_n,
-            self._idle_slot,
-        )
-        return carry, Outputs(
-            _put(buffers.every_step, outputs.every_step, position),
-            _put(buffers.every_n, outputs.every_n, slot),
-        )
-
-
-def _stacked(shapes: Any, length: int) -> Any:
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((length, *leaf.shape), leaf.dtype), shapes
-    )
-
-
-def _at(tree: Any, index: Any) -> Any:
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
-
-
-def _put(buffers: Any, values: Any, index: Any) -> Any:
-    return jax.tree.map(
-        lambda buffer, value: lax.dynamic_update_index_in_dim(buffer, value, index, 0),
-        buffers,
-        values,
-    )
-
-
-def _check_carry(before: Any, after: Any) -> None:
-    """Refuses a step that changes the structure, a shape or a dtype of its carry."""
-    old = jax.tree_util.tree_leaves_with_path(before)
-    new = jax.tree_util.tree_leaves_with_path(after)
-    if jax.tree.structure(before) != jax.tree.structure(after):
-        raise TypeError(
-            "A step changed the structure of its state from "
-            f"{[jax.tree_util.keystr(path) for path, _ in old]} to "
-            f"{[jax.tree_util.keystr(path) for path, _ in new]}."
-        )
-    for (path, was), (_, now) in zip(old, new, strict=True):
-        if was.shape != now.shape or was.dtype != now.dtype:
-            raise TypeError(
-                f"A step changed {jax.tree_util.keystr(path)} of its state from "
-                f"{was.dtype}{list(was.shape)} to {now.dtype}{list(now.shape)}. State must keep "
-                "its shape and dtype: cast in the model or the optimizer."
-            )

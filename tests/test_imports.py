@@ -25,7 +25,8 @@ MAY_IMPORT = {
 ESTIMATOR_LAYERS = [
     {"spec", "config", "mesh", "loop_length", "loop_shape", "preemption"},
     {"model", "metrics", "errors", "state", "outline", "export", "runtime"},
-    {"steps", "loop_program", "programs", "inputs", "infeed", "outfeed", "checkpoints"},
+    {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
+    | {"inputs", "infeed", "outfeed", "checkpoints"},
     {"job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
     {"__init__"},
