@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from estimator.programs import Programs
 from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
 from hooks import Hook, SaveListener, eval_dir
-from hooks.checks import positive_int
+from hooks.checks import list_of_hooks, positive_int
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +153,8 @@ class Estimator:
         Args:
           input_fn: called with whichever of `params`, `mode`, `config` and `context` it
             names; returns what `input_pipeline.make_source` reads.
-          hooks: run between loops, before the built-in ones.
+          hooks: run between loops, in the order given: before those of
+            `EstimatorSpec.training_hooks`, and these before the built-in ones.
           steps: how many steps to train from where training stands.
           max_steps: global step at which to stop; nothing happens if it is reached already.
             With neither, training lasts as long as the input.
@@ -177,7 +178,7 @@ class Estimator:
             )
         steps = None if steps is None else positive_int("steps", steps)
         max_steps = None if max_steps is None else positive_int("max_steps", max_steps)
-        hooks = _checked_hooks(hooks)
+        hooks = list_of_hooks("hooks", hooks)
         listeners = _checked_listeners(saving_listeners)
         checkpoint = checkpoints.latest(self._job.model_dir)
         first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
@@ -216,7 +217,7 @@ class Estimator:
         Args:
           input_fn: as in `train`.
           steps: batches to evaluate at most; None evaluates to the end of the input.
-          hooks: run between loops.
+          hooks: run between loops, before those of `EstimatorSpec.evaluation_hooks`.
           checkpoint_path: the newest one in model_dir if None. If there is none either, the
             model is evaluated as it is initialised, and a warning says so.
           name: tells evaluations on different data apart.
@@ -238,7 +239,7 @@ class Estimator:
             input_fn,
             batch_size=batch_size,
             steps=steps,
-            hooks=_checked_hooks(hooks),
+            hooks=list_of_hooks("hooks", hooks),
             checkpoint=self._checkpoint(checkpoint_path),
             results_dir=self.eval_dir(name),
         )
@@ -258,7 +259,7 @@ class Estimator:
         Args:
           input_fn: as in `train`; labels are not used.
           predict_keys: names of the predictions to compute; all if None.
-          hooks: run between loops.
+          hooks: run between loops, before those of `EstimatorSpec.prediction_hooks`.
           checkpoint_path: as in `evaluate`.
           yield_single_examples: False yields batches `[rows, ...]` instead.
 
@@ -276,7 +277,7 @@ class Estimator:
             input_fn,
             batch_size=self._batch_size(ModeKeys.PREDICT),
             keys=_checked_keys(predict_keys),
-            hooks=_checked_hooks(hooks),
+            hooks=list_of_hooks("hooks", hooks),
             find_checkpoint=lambda: self._checkpoint(checkpoint_path),
         )
         return prediction.single_examples(batches) if yield_single_examples else batches
@@ -386,21 +387,6 @@ def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -
             "Give one of them."
         )
     return path.absolute()
-
-
-def _checked_hooks(hooks: Sequence[Hook] | None) -> list[Hook]:
-    if hooks is None:
-        return []
-    if isinstance(hooks, Hook) or not isinstance(hooks, Iterable):
-        raise TypeError(f"hooks must be a list of hooks, got {hooks!r}. Write hooks=[...].")
-    hooks = list(hooks)
-    for hook in hooks:
-        if not isinstance(hook, Hook):
-            raise TypeError(
-                f"hooks must be est.hooks.Hook objects, got {hook!r}. Derive from Hook, and pass "
-                "an instance."
-            )
-    return hooks
 
 
 def _checked_listeners(listeners: Sequence[Any] | None) -> list[SaveListener]:

@@ -54,16 +54,17 @@ def evaluate(
     with (
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
         StopSignals() as signals,
-        HookSequence([*hooks, StopOnSignalHook(signals)]) as sequence,
     ):
         spec = batch_spec(source)
         frozen, outline = job.frozen(mode, spec, checkpoint)
-        with Rendezvous() as rendezvous:
-            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
-            loop = EvaluationLoop(job, frozen, outline, rendezvous)
-            context = job.hook_context(mode, batch_size, step=0, last_step=steps)
-            view = loop.run(infeed, sequence, context, signals)
-        sequence.end(view)
+        all_hooks = [*hooks, *outline.hooks, StopOnSignalHook(signals)]
+        with HookSequence(all_hooks) as sequence:
+            with Rendezvous() as rendezvous:
+                infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
+                loop = EvaluationLoop(job, frozen, outline, rendezvous)
+                context = job.hook_context(mode, batch_size, step=0, last_step=steps)
+                view = loop.run(infeed, sequence, context, signals)
+            sequence.end(view)
     if signals.received is not None:
         raise stop_error(signals.received, int(frozen.step), checkpoint)
     if loop.batches == 0:
@@ -188,6 +189,14 @@ class EvaluationLoop:
                 return np.zeros(0, np.float32)
             return np.asarray(outputs.every_step.loss)[: piece.steps] / piece.rows
 
+        def metrics() -> dict[str, np.ndarray]:
+            if piece is None or outputs is None:
+                return {}
+            return {
+                name: np.asarray(sums)[: piece.steps] / piece.rows
+                for name, sums in outputs.every_step.metrics.items()
+            }
+
         return LoopView(
             mode=ModeKeys.EVAL,
             model_dir=self._job.model_dir,
@@ -198,7 +207,7 @@ class EvaluationLoop:
             examples=0 if piece is None else int(piece.rows.sum()),
             input_position=None,
             read_losses=functools.cache(losses),
-            read_metrics=dict,
+            read_metrics=functools.cache(metrics),
             read_state=lambda: jax.tree.map(jnp.copy, self._frozen.variables),
         )
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from estimator.metrics import is_mergeable
 from estimator.spec import EstimatorSpec, HostFunction, ModeKeys
+from hooks import Hook
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,7 @@ class Outline:
       maskable: whether padding can be left out of every number by a mask. If not, a partial
         batch has to be run at its true size.
       output_bytes: what leaves the device for one step.
+      hooks: of the mode.
     """
 
     host_call: HostFunction | None
@@ -33,6 +35,7 @@ class Outline:
     mergeable: Mapping[str, type[Any]]
     maskable: bool
     output_bytes: int
+    hooks: Sequence[Hook]
 
     @classmethod
     def of(
@@ -83,6 +86,7 @@ class Outline:
             output_bytes=sum(
                 math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)
             ),
+            hooks=spec.hooks,
         )
 
     def empty_metrics(self) -> dict[str, Any]:

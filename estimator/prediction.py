@@ -38,10 +38,7 @@ def predict(
     See `Estimator.predict` for what is raised.
     """
     mode = ModeKeys.PREDICT
-    with (
-        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
-        HookSequence(hooks) as sequence,
-    ):
+    with contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source:
         features, _ = source.element_spec()
         if features is None or source.at_end():
             return
@@ -49,12 +46,13 @@ def predict(
         spec = (features, None)
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
         _check_keys(keys, outline)
-        with Rendezvous() as rendezvous:
-            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
-            loop = PredictionLoop(job, frozen, keys, rendezvous)
-            context = job.hook_context(mode, batch_size, step=0, last_step=None)
-            yield from loop.run(infeed, sequence, context)
-        sequence.end(loop.view)
+        with HookSequence([*hooks, *outline.hooks]) as sequence:
+            with Rendezvous() as rendezvous:
+                infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
+                loop = PredictionLoop(job, frozen, keys, rendezvous)
+                context = job.hook_context(mode, batch_size, step=0, last_step=None)
+                yield from loop.run(infeed, sequence, context)
+            sequence.end(loop.view)
 
 
 def _check_keys(keys: tuple[str, ...] | None, outline: Outline) -> None:

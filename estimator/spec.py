@@ -10,6 +10,9 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from hooks import Hook
+from hooks.checks import list_of_hooks
+
 
 class ModeKeys(enum.StrEnum):
     """What model_fn and input_fn are called for."""
@@ -17,6 +20,13 @@ class ModeKeys(enum.StrEnum):
     TRAIN = "train"
     EVAL = "eval"
     PREDICT = "infer"
+
+
+_HOOKS = {
+    ModeKeys.TRAIN: "training_hooks",
+    ModeKeys.EVAL: "evaluation_hooks",
+    ModeKeys.PREDICT: "prediction_hooks",
+}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,6 +130,11 @@ class EstimatorSpec:
       host_call: `(fn, tensors)`: `fn` runs on the host once a step, in order, on numpy arrays.
         If it has an argument `step`, it is given the global step after the update, an int.
       export_outputs: signature name -> `export.PredictOutput` and its kin, for serving.
+      training_hooks: run in TRAIN, after those that are given to `train`. They see what leaves
+        the device; the tensors of model_fn have no values yet when it makes them. model_fn is
+        traced more than once: the hooks of its first trace run, in every run on such batches.
+      evaluation_hooks: likewise in EVAL.
+      prediction_hooks: likewise in PREDICT.
 
     Raises:
       TypeError: an attribute of a type that it cannot have.
@@ -134,6 +149,9 @@ class EstimatorSpec:
     eval_metrics: Any = None
     host_call: Any = None
     export_outputs: Mapping[str, Any] | None = None
+    training_hooks: Sequence[Hook] | None = None
+    evaluation_hooks: Sequence[Hook] | None = None
+    prediction_hooks: Sequence[Hook] | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in list(ModeKeys):
@@ -171,6 +189,9 @@ class EstimatorSpec:
             )
         self.parsed_host_call()
         self.parsed_eval_metrics()
+        for name in _HOOKS.values():
+            checked = list_of_hooks(f"EstimatorSpec.{name}", getattr(self, name))
+            object.__setattr__(self, name, checked)
 
     def _require(self, name: str, mode: ModeKeys, what: str) -> None:
         if getattr(self, name) is None:
@@ -178,6 +199,11 @@ class EstimatorSpec:
                 f"model_fn returned no {name} in mode ModeKeys.{mode.name}. "
                 f"Pass {name}= to EstimatorSpec: {what}."
             )
+
+    @property
+    def hooks(self) -> Sequence[Hook]:
+        """The hooks of the mode."""
+        return getattr(self, _HOOKS[ModeKeys(self.mode)])
 
     def parsed_host_call(self) -> HostFunction | None:
         """Returns host_call, checked."""

@@ -56,6 +56,8 @@ def with_default_hooks(
         saver = closing.enter_context(
             CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
         )
-        listeners = [*saving_listeners, *all_hooks]
+        # A listener that is one of the hooks hears of saves as one of them.
+        listeners = [one for one in saving_listeners if not any(one is hook for hook in all_hooks)]
+        listeners += all_hooks
         all_hooks.append(CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners))
         yield all_hooks

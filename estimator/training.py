@@ -61,7 +61,9 @@ def train(
             logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
         loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
-            with_default_hooks(job, hooks, saving_listeners, lambda: loop.state, signals)
+            with_default_hooks(
+                job, [*hooks, *outline.hooks], saving_listeners, lambda: loop.state, signals
+            )
         )
         sequence = stack.enter_context(HookSequence(all_hooks))
         with Rendezvous() as rendezvous:

@@ -94,7 +94,8 @@ class HookContext:
     """What a hook is told before the first loop.
 
     Attributes:
-      mode: "train", "eval" or "infer" (the values of `ModeKeys`).
+      mode: "train", "eval" or "infer": the values of `ModeKeys`, of old, where PREDICT is "infer".
+        They equal its members.
       model_dir: where the run keeps its files.
       step: global step at which the run starts.
       last_step: global step at which it ends if the input lasts, or None.
@@ -115,7 +116,7 @@ class LoopView:
     """What a hook may see between two loops. Reading a lazy value waits for the device.
 
     Attributes:
-      mode: "train", "eval" or "infer".
+      mode: "train", "eval" or "infer" (that is `ModeKeys.PREDICT`).
       model_dir: where the run keeps its files.
       before: global step before the loop (in evaluate and predict: batches before it).
       step: global step after the loop (likewise).
@@ -147,8 +148,8 @@ class LoopView:
 
     @property
     def metrics(self) -> Mapping[str, np.ndarray]:
-        """Per-step means of `EstimatorSpec.metrics`, each `[step - before]`. Train mode only;
-        empty elsewhere."""
+        """Per-step means of `EstimatorSpec.metrics`, each `[step - before]`. Empty in predict; in
+        evaluate without those that merge themselves."""
         return self.read_metrics()
 
     @property
@@ -165,9 +166,12 @@ class LoopView:
 class Hook:
     """Runs on the host between the loops of train, evaluate or predict. Override what you need.
 
-    Order: hooks run in the order given, the built-in ones after the user's own, and the
-    checkpoint saver last. An exception from any method ends the run and reaches the caller
-    as itself.
+    Order, the same for every method: hooks that are given to train, evaluate or predict, in
+    that order; those of the EstimatorSpec; the built-in ones, the checkpoint saver last. All
+    see a loop even if one of them asks to stop after it. An exception from any method ends the
+    run and reaches the caller as itself.
+
+    A hook is given to one run at a time, and once; in the next it starts anew with `begin`.
     """
 
     def begin(self, context: HookContext) -> str | None:
@@ -204,4 +208,5 @@ class Hook:
 
     def on_error(self, error: BaseException) -> None:
         """Called once when the run ends by `error`: instead of `end`, or after it where the
-        `end` of a later hook failed."""
+        `end` of a later hook failed. In predict it may be the GeneratorExit of a reader that
+        wants no more results."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from hooks.base import Every, EverySecs, EverySteps
+from hooks.base import Every, EverySecs, EverySteps, Hook
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -57,3 +58,23 @@ def every(value: Any) -> Every:
             "Write every=EverySteps(100), or every=EverySecs(60)."
         )
     return value
+
+
+def list_of_hooks(name: str, value: Any) -> list[Hook]:
+    """Returns `value` as a list if it holds hooks; an empty one for None.
+
+    Raises:
+      TypeError: it is no list, or holds something else.
+    """
+    if value is None:
+        return []
+    if isinstance(value, Hook) or not isinstance(value, Iterable):
+        raise TypeError(f"{name} must be a list of hooks, got {value!r}. Write {name}=[...].")
+    given = list(value)
+    for hook in given:
+        if not isinstance(hook, Hook):
+            raise TypeError(
+                f"{name} must be est.hooks.Hook objects, got {hook!r}. Derive from Hook, and pass "
+                "an instance."
+            )
+    return given

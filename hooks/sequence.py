@@ -17,10 +17,19 @@ class HookSequence:
 
     If the run ends by an error, every hook whose `begin` was called hears of it through
     `on_error`. An error there is added to the first one as a note and never replaces it.
+
+    Raises:
+      ValueError: a hook is given twice, and would count everything twice.
     """
 
     def __init__(self, hooks: Sequence[Hook]):
         self._hooks = list(hooks)
+        for index, hook in enumerate(self._hooks):
+            if any(hook is earlier for earlier in self._hooks[:index]):
+                raise ValueError(
+                    f"The hook {hook!r} is given twice. Give each hook once, in hooks= or in the "
+                    "EstimatorSpec."
+                )
         self._begun: list[Hook] = []
 
     def __enter__(self) -> HookSequence:
