@@ -5,8 +5,8 @@ import input_pipeline as input_pipeline
 from estimator import export as export
 from estimator.checkpoints import CheckpointError as CheckpointError
 from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchError
-from estimator.config import DeviceConfig as DeviceConfig
 from estimator.config import RunConfig as RunConfig
+from estimator.device_config import DeviceConfig as DeviceConfig
 from estimator.estimator import Estimator as Estimator
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
-from typing import Any
 
-import jax
-
+from estimator.device_config import DeviceConfig
 from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
 from hooks import EverySecs, EverySteps
@@ -16,43 +13,6 @@ from hooks.checks import positive_int
 
 # A loop that lasts a time is as many dispatches as it takes; so many steps make each cheap.
 _TIMED_LOOP_DISPATCH = 256
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DeviceConfig:
-    """Which devices a model runs on, and how they share the work.
-
-    Attributes:
-      devices: the `jax.Device`s to use; all of the job's if None.
-      replication: "global": model_fn sees the global batch, sharded over the devices, and
-        numbers do not depend on how many there are.
-    """
-
-    devices: Sequence[Any] | None = None
-    replication: str = "global"
-
-    def __post_init__(self) -> None:
-        if self.replication != "global":
-            raise ValueError(f"replication={self.replication!r} is not known. Use 'global'.")
-        if self.devices is not None:
-            _check_devices(self.devices)
-
-
-def _check_devices(devices: Any) -> None:
-    if isinstance(devices, str) or not isinstance(devices, Sequence):
-        raise TypeError(
-            f"devices must be a list of jax.Device, such as jax.devices()[:4], got {devices!r}."
-        )
-    if len(devices) == 0:
-        raise ValueError("devices=[] leaves nothing to run on. Pass at least one, or None.")
-    for device in devices:
-        if not isinstance(device, jax.Device):
-            raise TypeError(
-                f"devices must be a list of jax.Device, such as jax.devices()[:4]; it holds "
-                f"{device!r}."
-            )
-    if len(set(devices)) < len(devices):
-        raise ValueError(f"devices={list(devices)} names a device twice. Name each once.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +57,7 @@ class RunConfig:
     host_call_every_n_steps: int = 1
     infeed_buffer_bytes: int = 64 * 2**20
     compilation_cache_dir: str | os.PathLike[str] | None = None
-    devices: DeviceConfig = DeviceConfig()
+    devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
         loop_length(self.iterations_per_loop)

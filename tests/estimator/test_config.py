@@ -79,16 +79,6 @@ def test_devices_must_be_a_device_config():
         est.RunConfig(devices=jax.devices())  # type: ignore[arg-type]
 
 
-def test_no_devices_at_all_is_an_error():
-    with pytest.raises(ValueError, match="nothing to run on"):
-        est.DeviceConfig(devices=[])
-
-
-def test_an_unknown_replication_is_an_error_that_names_the_known_one():
-    with pytest.raises(ValueError, match=r"'everywhere' is not known\. Use 'global'"):
-        est.DeviceConfig(replication="everywhere")
-
-
 def test_settings_are_frozen_keyword_only_and_changed_by_replace():
     config = est.RunConfig(seed=3)
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from estimator.config import DeviceConfig
+from estimator.device_config import DeviceConfig
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
 from estimator.mesh import Placement

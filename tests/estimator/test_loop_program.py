@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from estimator.config import DeviceConfig
+from estimator.device_config import DeviceConfig
 from estimator.loop_program import LoopProgram
 from estimator.loop_shape import LoopShape
 from estimator.mesh import Placement

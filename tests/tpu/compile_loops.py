@@ -19,7 +19,7 @@ import optax
 from jax.experimental import topologies
 
 import estimator as est
-from estimator.config import DeviceConfig
+from estimator.device_config import DeviceConfig
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.programs import BatchSpec, Programs
