@@ -258,13 +258,16 @@ class Estimator:
 
         Args:
           input_fn: as in `train`; labels are not used.
-          predict_keys: names of the predictions to compute; all if None.
+          predict_keys: names of the predictions to compute and, see below, of features to keep;
+            all if None.
           hooks: run between loops, before those of `EstimatorSpec.prediction_hooks`.
           checkpoint_path: as in `evaluate`.
           yield_single_examples: False yields batches `[rows, ...]` instead.
 
         Yields:
-          What model_fn gives as predictions, in numpy, without the batch dimension.
+          What model_fn gives as predictions, in numpy, without the batch dimension. Columns of a
+          features dict that hold no numbers, such as file names, never go to the devices: they
+          are yielded in the same dict as the predictions, as they are.
 
         Raises:
           As `evaluate`, but an input without examples just yields nothing. Bad arguments

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax
 import numpy as np
@@ -40,6 +40,7 @@ class Piece:
       position: where the input stands after the piece.
       steps_left: batches from the piece on to the end of the run, itself included, or None if
         their number is unknown.
+      host_columns: what stayed on the host of each batch, see `Stack`.
     """
 
     batches: Batches
@@ -48,6 +49,7 @@ class Piece:
     rows: np.ndarray
     position: Position
     steps_left: int | None
+    host_columns: Sequence[Mapping[str, np.ndarray]]
 
     @property
     def steps(self) -> int:
@@ -63,12 +65,14 @@ class _Run:
       first: the first of them in it.
       rows: real examples of each of them.
       positions: where the input stands after each of them.
+      host_columns: what stayed on the host of each of them, see `Stack`.
     """
 
     batches: Batches
     first: int
     rows: np.ndarray
     positions: Sequence[Position]
+    host_columns: Sequence[Mapping[str, np.ndarray]] = ()
 
 
 class Infeed:
@@ -145,6 +149,7 @@ class Infeed:
             rows=run.rows[begin:end],
             position=run.positions[end - 1],
             steps_left=left,
+            host_columns=run.host_columns[begin:end],
         )
 
     def lap(self) -> tuple[float, float]:
@@ -171,7 +176,8 @@ class Infeed:
         """Puts a stack on the devices, and yields it as what can be dispatched together."""
         rows, positions = stack.rows, stack.positions
         if self._padding is not Padding.CUT:
-            yield _Run(self._to_devices(stack, self._mask(stack)), 0, rows, positions)
+            batches = self._to_devices(stack, self._mask(stack))
+            yield _Run(batches, 0, rows, positions, stack.host_columns)
             return
         full = rows == self._source.batch_size
         # All full batches share one transfer and one program, wherever partial ones stand.

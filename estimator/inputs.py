@@ -50,4 +50,4 @@ def open_source(
         "context": context,
     }
     data = input_fn(**{name: values[name] for name in names})
-    return make_source(data, batch_size=batch_size)
+    return make_source(data, batch_size=batch_size, host_columns=mode is ModeKeys.PREDICT)

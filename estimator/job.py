@@ -95,6 +95,9 @@ class Job:
             # An iterator may wait for what its reader does with the results so far: each batch
             # goes as it comes.
             wanted = 1
+        if source.shapes_vary:
+            # A stack ends where the shape changes, and would mostly be sent with unset batches.
+            wanted = 1
         return Infeed(
             source,
             rendezvous,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ from input_pipeline import ClosableQueue
 
 _DISPATCHES_AHEAD = 2
 
+_Batches = tuple[np.ndarray, Sequence[Mapping[str, np.ndarray]]]
+"""Real examples of each batch of a dispatch, and what of each stayed on the host."""
+
 
 def predict(
     job: Job,
@@ -33,7 +37,8 @@ def predict(
     find_checkpoint: Callable[[], Path | None],
 ) -> Generator[Any]:
     """Yields the predictions of batch after batch: a pytree of arrays `[rows, ...]`, without
-    padding. The checkpoint is looked for when the first one is asked for.
+    padding, beside the columns of features that stayed on the host. The checkpoint is looked for
+    when the first one is asked for.
 
     See `Estimator.predict` for what is raised.
     """
@@ -45,26 +50,69 @@ def predict(
         check_features(features)
         spec = (features, None)
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
-        _check_keys(keys, outline)
+        chosen = _Chosen.of(keys, outline, source.host_column_names)
         with HookSequence([*hooks, *outline.hooks]) as sequence:
             with Rendezvous() as rendezvous:
                 infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
-                loop = PredictionLoop(job, frozen, keys, rendezvous)
+                loop = PredictionLoop(job, frozen, chosen, rendezvous)
                 context = job.hook_context(mode, batch_size, step=0, last_step=None)
                 yield from loop.run(infeed, sequence, context)
             sequence.end(loop.view)
 
 
-def _check_keys(keys: tuple[str, ...] | None, outline: Outline) -> None:
-    if keys is None:
-        return
-    predictions = outline.predictions
-    known = sorted(predictions) if isinstance(predictions, Mapping) else []
-    unknown = [key for key in keys if key not in known]
-    if unknown:
-        raise ValueError(
-            f"predict_keys={list(keys)}: the predictions have no {unknown}. They have {known}."
+@dataclasses.dataclass(frozen=True)
+class _Chosen:
+    """What is yielded.
+
+    Attributes:
+      keys: of the predictions to compute; None for all of them, whatever their structure.
+      columns: of the features, which stayed on the host.
+    """
+
+    keys: tuple[str, ...] | None
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, wanted: tuple[str, ...] | None, outline: Outline, columns: tuple[str, ...]
+    ) -> _Chosen:
+        """Returns what of predictions and columns is `wanted` (None: all).
+
+        Raises:
+          ValueError: a wanted one does not exist, or the two do not go into one dict.
+        """
+        predictions = outline.predictions
+        names = sorted(predictions) if isinstance(predictions, Mapping) else []
+        if columns and not names:
+            raise ValueError(
+                f"The features {list(columns)} hold no numbers and would be yielded beside the "
+                f"predictions, which are no dict but a {type(predictions).__name__}. Return a dict "
+                "of predictions from model_fn, or leave them out of what input_fn returns."
+            )
+        if shared := sorted(set(names) & set(columns)):
+            raise ValueError(
+                f"The features {shared} hold no numbers and would be yielded beside the "
+                "predictions, which have the same names. Rename one or the other."
+            )
+        if wanted is None:
+            return cls(None, columns)
+        known = [*names, *columns]
+        unknown = [key for key in wanted if key not in known]
+        if unknown:
+            raise ValueError(
+                f"predict_keys={list(wanted)}: the predictions have no {unknown}. They have "
+                f"{known}."
+            )
+        return cls(
+            tuple(key for key in wanted if key in names),
+            tuple(key for key in wanted if key in columns),
         )
+
+    def beside(self, predictions: Any, columns: Mapping[str, np.ndarray]) -> Any:
+        """Returns the predictions of a batch with the chosen ones of its columns."""
+        if not self.columns:
+            return predictions
+        return {**predictions, **{name: columns[name] for name in self.columns}}
 
 
 class PredictionLoop:
@@ -80,15 +128,16 @@ class PredictionLoop:
         self,
         job: Job,
         frozen: Frozen,
-        keys: tuple[str, ...] | None,
+        chosen: _Chosen,
         rendezvous: Rendezvous,
     ):
         self._job = job
-        self._program = job.programs.predict(keys)
+        self._chosen = chosen
+        self._program = job.programs.predict(chosen.keys)
         self._frozen = frozen
         self._carry = jax.device_put(np.int32(0), job.placement.replicated)
         self._batches = 0
-        self._results: ClosableQueue[tuple[Any, np.ndarray]] = ClosableQueue(
+        self._results: ClosableQueue[tuple[Any, _Batches]] = ClosableQueue(
             _DISPATCHES_AHEAD, name="predictions"
         )
         rendezvous.on_close(self._results.close)
@@ -112,10 +161,11 @@ class PredictionLoop:
                     ahead += 1
             if ahead == 0:
                 break
-            arrays, rows = self._next_result()
+            arrays, (rows, columns) = self._next_result()
             ahead -= 1
             for index, count in enumerate(rows):
-                yield jax.tree.map(lambda leaf, i=index, n=int(count): leaf[i, :n], arrays)
+                batch = jax.tree.map(lambda leaf, i=index, n=int(count): leaf[i, :n], arrays)
+                yield self._chosen.beside(batch, columns[index] if columns else {})
         self._outfeed.drain()
 
     def _dispatch(self, piece: Piece, infeed: Infeed, hooks: HookSequence) -> bool:
@@ -130,14 +180,14 @@ class PredictionLoop:
             steps_left=piece.steps_left,
         )
         self._batches += piece.steps
-        self._outfeed.put(outputs.every_step, piece.rows)
+        self._outfeed.put(outputs.every_step, (piece.rows, piece.host_columns))
         self.view = self._view(infeed, before, piece)
         return hooks.after_loop(self.view)
 
-    def _deliver(self, arrays: Any, rows: np.ndarray) -> None:
-        self._results.put((arrays, rows))
+    def _deliver(self, arrays: Any, batches: _Batches) -> None:
+        self._results.put((arrays, batches))
 
-    def _next_result(self) -> tuple[Any, np.ndarray]:
+    def _next_result(self) -> tuple[Any, _Batches]:
         result = self._results.get()
         assert result is not None, "nobody finishes this queue"
         return result

@@ -92,6 +92,10 @@ class ArraySource(Source):
         self._length = order.length
         self._cursor = 0
 
+    @property
+    def host_column_names(self) -> tuple[str, ...]:
+        return tuple(self._host_columns)
+
     def element_spec(self) -> tuple[Any, Any]:
         return (None, None) if self._cuts.num_batches(0, self._length) == 0 else self._spec
 

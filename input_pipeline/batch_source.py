@@ -56,6 +56,7 @@ class BatchSource(Source):
     ):
         self.batch_size = batch_size
         self.seeks_by_reading = reader.seeks_by_reading
+        self.shapes_vary = reader.shapes_vary
         self._reader = reader
         self._drop_remainder = drop_remainder
         self._host_columns = HostColumns() if host_columns else None
@@ -68,6 +69,10 @@ class BatchSource(Source):
         self._closed = False
         self._ended = False
         self._failure: BaseException | None = None
+
+    @property
+    def host_column_names(self) -> tuple[str, ...]:
+        return () if self._host_columns is None else self._host_columns.names
 
     def element_spec(self) -> tuple[Any, Any]:
         if self._layout is None:

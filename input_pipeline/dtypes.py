@@ -9,6 +9,8 @@ import numpy as np
 
 _X64 = "or keep 64 bits with jax.config.update('jax_enable_x64', True)"
 
+_IN_PREDICT = "Only predict takes such columns of a features dict, and yields them as they are."
+
 
 def to_numpy(leaf: Any) -> np.ndarray:
     """Returns `leaf` (an array of any library, a number, a string) as a numpy array, without a
@@ -91,7 +93,7 @@ def _describe(dtype: np.dtype) -> str:
 def _fix(dtype: np.dtype) -> str:
     match dtype.kind:
         case "U" | "T" | "S":
-            return "Leave it out of what input_fn returns, or map it to integer ids."
+            return f"Leave it out of what input_fn returns, or map it to integer ids. {_IN_PREDICT}"
         case "M" | "m":
             return "Turn it into a number, such as seconds since a date, or leave it out."
         case "V":
@@ -99,6 +101,6 @@ def _fix(dtype: np.dtype) -> str:
         case "O":
             return (
                 "Map strings to integer ids, pad arrays of different lengths to one, cast numbers "
-                "with astype; or leave it out of what input_fn returns."
+                f"with astype; or leave it out of what input_fn returns. {_IN_PREDICT}"
             )
     return "Cast it to a dtype that jax has, such as float32."

@@ -16,6 +16,11 @@ class HostColumns:
     def __init__(self):
         self._names: list[str] | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the columns that stay, once there was a batch."""
+        return tuple(self._names or ())
+
     def take_out(self, pair: tuple[Any, Any]) -> tuple[tuple[Any, Any], dict[str, np.ndarray]]:
         """Returns (features, labels) without them, and them by name.
 

@@ -75,10 +75,17 @@ class Source(abc.ABC):
       batch_size: examples in a full batch.
       seeks_by_reading: whether `seek` reads and drops what comes before, and so counts on the
         data to come in the same order again.
+      shapes_vary: whether trailing shapes may differ between stacks, on purpose.
     """
 
     batch_size: int
     seeks_by_reading: bool = False
+    shapes_vary: bool = False
+
+    @property
+    def host_column_names(self) -> tuple[str, ...]:
+        """Names of what `Stack.host_columns` will hold, once `element_spec` has been called."""
+        return ()
 
     @abc.abstractmethod
     def element_spec(self) -> tuple[Any, Any]:

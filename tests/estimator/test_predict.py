@@ -550,3 +550,76 @@ def test_the_newest_checkpoint_is_that_of_the_first_result(tmp_path):
 
     expected = list(model.predict(lambda: x, checkpoint_path=model.latest_checkpoint()))
     jax.tree.map(np.testing.assert_array_equal, list(results), expected)
+
+
+# Columns that hold no numbers
+
+
+def named(rows):
+    """Numbered rows with a name each, "n0" and so on."""
+    return {**numbered(rows), "name": np.array([f"n{row}" for row in range(rows)])}
+
+
+def named_batches(rows, size=4):
+    columns = named(rows)
+    for start in range(0, rows, size):
+        yield {name: column[start : start + size] for name, column in columns.items()}
+
+
+NAMED_INPUTS = {
+    "arrays": lambda: named(10),
+    "shuffled dataset": lambda: est.input_pipeline.Dataset.from_arrays(named(10)).shuffle(0),
+    "mapped dataset": lambda: est.input_pipeline.Dataset.from_arrays(named(10)).map(dict),
+    "generator": lambda: named_batches(10),
+}
+
+
+@pytest.mark.parametrize("form", NAMED_INPUTS)
+def test_strings_come_beside_the_predictions_of_their_example(tmp_path, form):
+    results = list(predictor(echo, tmp_path).predict(NAMED_INPUTS[form]))
+
+    assert sorted(int(result["id"]) for result in results) == list(range(10))
+    assert [result["name"] for result in results] == [f"n{result['id']}" for result in results]
+
+
+def test_a_batch_of_predictions_has_its_strings_without_padding(tmp_path):
+    results = predictor(echo, tmp_path).predict(lambda: named(6), yield_single_examples=False)
+
+    assert [result["name"].tolist() for result in results] == [
+        ["n0", "n1", "n2", "n3"],
+        ["n4", "n5"],
+    ]
+
+
+@pytest.mark.parametrize("keys", [["name"], ["square", "name"], ["square"]])
+def test_predict_keys_choose_among_strings_too(tmp_path, keys):
+    results = list(predictor(echo, tmp_path).predict(lambda: named(6), predict_keys=keys))
+
+    assert [set(result) for result in results] == [set(keys)] * 6
+
+
+def test_strings_named_as_a_prediction_are_an_error_naming_it(tmp_path):
+    data = {**numbered(3), "square": np.array(["a", "b", "c"])}
+
+    with pytest.raises(ValueError, match=r"\['square'\] hold no numbers.*Rename"):
+        next(predictor(echo, tmp_path).predict(lambda: data))
+
+
+def test_strings_beside_predictions_that_are_no_dict_are_an_error_with_the_way_out(tmp_path):
+    def model_fn(features, mode):
+        return est.EstimatorSpec(mode, predictions=features["id"])
+
+    with pytest.raises(ValueError, match=r"\['name'\] hold no numbers.*Return a dict"):
+        next(predictor(model_fn, tmp_path).predict(lambda: named(3)))
+
+
+@pytest.mark.parametrize("call", ["train", "evaluate"])
+@pytest.mark.parametrize("column", [np.array(["a", "b"]), np.array([b"a", b"b"]), [None, "a"]])
+def test_strings_in_training_and_evaluation_are_an_error_naming_column_and_fix(
+    tmp_path, nothing_compiled, call, column
+):
+    data = {"x": X[:2], "name": np.array(column, object) if isinstance(column, list) else column}
+
+    with pytest.raises(ValueError, match=r"\['name'\] holds.*(?i:map).*to integer ids.*predict"):
+        model = est.Estimator(linear, tmp_path, train_batch_size=8, eval_batch_size=8)
+        getattr(model, call)(lambda: (data, np.zeros(2, np.float32)))
