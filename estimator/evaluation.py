@@ -62,7 +62,13 @@ def evaluate(
             with Rendezvous() as rendezvous:
                 infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
                 loop = EvaluationLoop(job, frozen, outline, rendezvous)
-                context = job.hook_context(mode, batch_size, step=0, last_step=steps)
+                context = job.hook_context(
+                    mode,
+                    batch_size,
+                    step=0,
+                    last_step=steps,
+                    stop_requested=lambda: signals.received is not None,
+                )
                 view = loop.run(infeed, sequence, context, signals)
             sequence.end(view)
     if signals.received is not None:

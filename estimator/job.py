@@ -109,7 +109,13 @@ class Job:
         )
 
     def hook_context(
-        self, mode: ModeKeys, batch_size: int, *, step: int, last_step: int | None
+        self,
+        mode: ModeKeys,
+        batch_size: int,
+        *,
+        step: int,
+        last_step: int | None,
+        stop_requested: Callable[[], bool] = lambda: False,
     ) -> HookContext:
         """Returns what hooks are told at the start."""
         return HookContext(
@@ -119,6 +125,7 @@ class Job:
             last_step=last_step,
             batch_size=batch_size,
             is_chief=self.is_chief,
+            stop_requested=stop_requested,
         )
 
 

@@ -74,7 +74,13 @@ def train(
                 outfeed = host_call_outfeed(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
-            context = job.hook_context(mode, batch_size, step=first_step, last_step=last_step)
+            context = job.hook_context(
+                mode,
+                batch_size,
+                step=first_step,
+                last_step=last_step,
+                stop_requested=lambda: signals.received is not None,
+            )
             view = loop.run(infeed, outfeed, sequence, context, signals)
         sequence.end(view)
     if signals.received is not None:

@@ -10,12 +10,14 @@ from hooks.base import Saver as Saver
 from hooks.base import Writer as Writer
 from hooks.checkpoint import CheckpointSaverHook as CheckpointSaverHook
 from hooks.checkpoint import SaveListener as SaveListener
+from hooks.early_stopping import EarlyStoppingHook as EarlyStoppingHook
 from hooks.eval_results import EvalResult as EvalResult
 from hooks.eval_results import append_eval_result as append_eval_result
 from hooks.eval_results import eval_dir as eval_dir
 from hooks.eval_results import read_eval_results as read_eval_results
 from hooks.events import EventWriter as EventWriter
 from hooks.functions import FinalOpsHook as FinalOpsHook
+from hooks.functions import FunctionHook as FunctionHook
 from hooks.functions import LambdaHook as LambdaHook
 from hooks.garbage import GarbageCollectHook as GarbageCollectHook
 from hooks.hyperparameters import HyperparameterSummaryHook as HyperparameterSummaryHook
@@ -33,3 +35,4 @@ from hooks.signals import StopSignals as StopSignals
 from hooks.stop import StopAfterSecsHook as StopAfterSecsHook
 from hooks.stop import StopAtStepHook as StopAtStepHook
 from hooks.summaries import SummaryHook as SummaryHook
+from hooks.wait import GlobalStepWaiterHook as GlobalStepWaiterHook

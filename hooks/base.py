@@ -101,6 +101,8 @@ class HookContext:
       last_step: global step at which it ends if the input lasts, or None.
       batch_size: examples per step over all replicas and hosts.
       is_chief: whether this process is the one that writes files and the progress bar.
+      stop_requested: says whether a signal has asked the run to stop meanwhile: a hook that
+        waits for something should then wait no longer.
     """
 
     mode: str
@@ -109,6 +111,7 @@ class HookContext:
     last_step: int | None
     batch_size: int
     is_chief: bool = True
+    stop_requested: Callable[[], bool] = lambda: False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -151,6 +154,12 @@ class LoopView:
         """Per-step means of `EstimatorSpec.metrics`, each `[step - before]`. Empty in predict; in
         evaluate without those that merge themselves."""
         return self.read_metrics()
+
+    @property
+    def scalars(self) -> Mapping[str, np.ndarray]:
+        """The losses under the name `loss`, and the metrics; empty in predict."""
+        losses = self.losses
+        return {"loss": losses, **self.metrics} if losses.size else {}
 
     @property
     def params_finite(self) -> bool:
@@ -210,3 +219,10 @@ class Hook:
         """Called once when the run ends by `error`: instead of `end`, or after it where the
         `end` of a later hook failed. In predict it may be the GeneratorExit of a reader that
         wants no more results."""
+
+
+def overrides(hook: object, method: str) -> bool:
+    """Says whether `hook` has a `method` of its own, other than the one of `Hook` that does
+    nothing."""
+    own = getattr(hook, method, None)
+    return own is not None and getattr(own, "__func__", None) is not getattr(Hook, method)

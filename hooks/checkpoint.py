@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from hooks import checks
-from hooks.base import Every, Hook, HookContext, LoopView, Saver
+from hooks.base import Every, Hook, HookContext, LoopView, Saver, overrides
 
 logger = logging.getLogger(__name__)
 
@@ -78,23 +78,20 @@ class CheckpointSaverHook(Hook):
         if view.step == self._settled_step:  # the end of a run that has just saved
             return
         self._settled_step = view.step
-        vetoes = [
-            checks.reason(f"{type(listener).__name__}.before_save", listener.before_save(view))
-            for listener in self._listeners
+        vetoes = [(listener, listener.before_save(view)) for listener in self._listeners]
+        reasons = [
+            checks.reason(f"{type(listener).__name__}.before_save", veto)
+            for listener, veto in vetoes
+            if veto is not None
         ]
-        reasons = [reason for reason in vetoes if reason is not None]
         if reasons:
             logger.warning("No checkpoint at step %d: %s", view.step, "; ".join(reasons))
             return
         path = self._saver.save(view)
         if path is None:  # such as the step that the run was restored from
             return
-        told = [listener for listener in self._listeners if _hears_of_saves(listener)]
+        told = [listener for listener in self._listeners if overrides(listener, "after_save")]
         if told:
             self._saver.wait()
         for listener in told:
             listener.after_save(view.step, path)
-
-
-def _hears_of_saves(listener: SaveListener) -> bool:
-    return getattr(type(listener), "after_save", None) is not Hook.after_save

@@ -33,13 +33,13 @@ def positive_secs(name: str, value: Any) -> float:
     return value
 
 
-def reason(source: str, value: Any) -> str | None:
-    """Returns `value`, which the method `source` of a hook returned, if it is a reason or None.
+def reason(source: str, value: Any) -> str:
+    """Returns `value`, which the method `source` of a hook returned, if it is a reason.
 
     Raises:
-      TypeError: it is neither.
+      TypeError: it is none.
     """
-    if value is None or (isinstance(value, str) and value):
+    if isinstance(value, str) and value:
         return value
     raise TypeError(
         f"{source} returned {value!r}. It must return None, or a string that says why to stop."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hooks import checks
 from hooks.base import Every, Hook, HookContext, LoopView, Writer
@@ -21,13 +21,21 @@ class LoggingHook(Hook):
       every: when a line is due; it reports the last step of the loop.
       formatter: makes the line from `{"step": ..., "loss": ..., **metrics}` (an int, then
         floats; predict has no loss).
+      values: which of them, by name: "loss" or a metric of the EstimatorSpec; all if None.
+
+    Raises:
+      ValueError: from the run, at the first line: it has no value of such a name.
     """
 
     def __init__(
-        self, every: Every, formatter: Callable[[Mapping[str, int | float]], str] | None = None
+        self,
+        every: Every,
+        formatter: Callable[[Mapping[str, int | float]], str] | None = None,
+        values: Sequence[str] | None = None,
     ):
         self._every = checks.every(every)
         self._formatter = formatter or _one_line
+        self._names = None if values is None else _names(values)
         self._is_chief = True
         self._logged_step = -1
         self._pending: LoopView | None = None
@@ -59,13 +67,28 @@ class LoggingHook(Hook):
         self._logged_step = view.step
         if not self._is_chief:
             return
+        series = view.scalars
+        chosen = series if self._names is None else self._names
         values: dict[str, int | float] = {"step": view.step}
-        losses = view.losses
-        if losses.size:
-            values["loss"] = float(losses[-1])
-        for name, metric in view.metrics.items():
-            values[name] = float(metric[-1])
+        for name in chosen:
+            if name not in series:
+                raise ValueError(
+                    f"LoggingHook(values={self._names}): there is no {name!r} in mode "
+                    f"{view.mode!r}. There are {sorted(series)}; what else is to be logged has to "
+                    "be among the metrics of the EstimatorSpec."
+                )
+            values[name] = float(series[name][-1])
         logger.info("%s", self._formatter(values))
+
+
+def _names(values: Sequence[str]) -> list[str]:
+    if isinstance(values, str) or not all(isinstance(name, str) for name in values):
+        raise TypeError(
+            f"values must be a list of names, such as ['loss', 'accuracy'], got {values!r}. A "
+            "tensor of model_fn has no value on the host: give it a name in the metrics of the "
+            "EstimatorSpec."
+        )
+    return list(values)
 
 
 def _one_line(values: Mapping[str, int | float]) -> str:

@@ -94,8 +94,8 @@ class HookSequence:
 
 
 def _asks_to_stop(hook: Hook, method: str, reason: object, step: int) -> bool:
-    why = checks.reason(f"{type(hook).__name__}.{method}", reason)
-    if why is None:
+    if reason is None:
         return False
+    why = checks.reason(f"{type(hook).__name__}.{method}", reason)
     logger.info("Stop at step %d: %s.", step, why.rstrip("."))
     return True

@@ -38,10 +38,7 @@ class SummaryHook(Hook):
         if self._pending is None:
             return
         (view, steps), self._pending = self._pending, None
-        series = {**view.metrics}
-        losses = view.losses
-        if losses.size:
-            series["loss"] = losses
+        series = view.scalars
         for step in steps:
             for name, values in series.items():
                 self._writer.add_scalar(name, float(values[step - view.before - 1]), step)

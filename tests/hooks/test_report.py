@@ -1,5 +1,6 @@
 import logging
 
+import numpy as np
 import pytest
 
 from hooks import EverySecs, EverySteps, LoggingHook, ThroughputHook
@@ -62,6 +63,26 @@ class TestLoggingHook:
         hook.end(view)
         assert given == [{"step": 2, "loss": 2.0, "accuracy": 0.5}]
         assert lines() == ["a line with 100%"]
+
+    def test_values_are_chosen_by_name_and_come_in_that_order(self, make_view, lines):
+        hook = LoggingHook(EverySteps(1), values=["accuracy", "loss"])
+        hook.end(make_view(0, 2, losses=[3, 2], metrics={"f1": [0, 0], "accuracy": [0, 0.5]}))
+        assert lines() == ["step 2: accuracy = 0.5, loss = 2"]
+
+    def test_a_formatter_is_given_the_chosen_values(self, make_view, lines):
+        hook = LoggingHook(EverySteps(1), str, ["accuracy"])
+        hook.end(make_view(0, 1, metrics={"f1": [0], "accuracy": [0.5]}))
+        assert lines() == ["{'step': 1, 'accuracy': 0.5}"]
+
+    def test_a_name_that_is_not_there_is_an_error_that_lists_those_that_are(self, make_view):
+        hook = LoggingHook(EverySteps(1), values=["acuracy"])
+        with pytest.raises(ValueError, match=r"'acuracy'.*\['accuracy', 'loss'\]"):
+            hook.end(make_view(0, 1, metrics={"accuracy": [0.5]}))
+
+    @pytest.mark.parametrize("values", ["loss", [np.float32(1)], {"loss": 1.0}.values()])
+    def test_values_that_are_no_names_are_refused(self, values):
+        with pytest.raises(TypeError, match="values must be a list of names"):
+            LoggingHook(EverySteps(1), values=values)
 
     def test_another_process_than_the_chief_neither_logs_nor_reads(
         self, make_view, make_context, lines
