@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
+from typing import Any
 
 from estimator.device_config import DeviceConfig
 from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
-from hooks import EverySecs, EverySteps
-from hooks.checks import positive_int
+from hooks import EverySecs, EverySteps, PreemptionWatcher
+from hooks.checks import positive_int, positive_secs
 
 # A loop that lasts a time is as many dispatches as it takes; so many steps make each cheap.
 _TIMED_LOOP_DISPATCH = 256
@@ -42,6 +44,12 @@ class RunConfig:
         whose batches do not fit runs as several dispatches, back to back.
       compilation_cache_dir: where compiled programs outlive the process, so that the next start
         compiles nothing; JAX has one such place for all of a process. None leaves it as it is.
+      preemption_watchers: what knows, besides SIGTERM, that this machine will be taken away,
+        such as `est.hooks.HttpWatcher.google_cloud()`; training and evaluation then save and
+        stop behind the loop that runs.
+      preemption_grace_secs: what the machine leaves between its notice (SIGTERM included) and
+        its end. When it is over and the run has still not ended, the log gets the stacks of all
+        threads, and the process ends. None waits as long as it takes.
       devices: where the model runs.
     """
 
@@ -57,6 +65,8 @@ class RunConfig:
     host_call_every_n_steps: int = 1
     infeed_buffer_bytes: int = 64 * 2**20
     compilation_cache_dir: str | os.PathLike[str] | None = None
+    preemption_watchers: Sequence[PreemptionWatcher] = ()
+    preemption_grace_secs: float | None = None
     devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
 
     def __post_init__(self) -> None:
@@ -86,6 +96,9 @@ class RunConfig:
                     "Give one of them."
                 )
             EverySecs(self.save_checkpoints_secs)
+        _check_watchers(self.preemption_watchers)
+        if self.preemption_grace_secs is not None:
+            positive_secs("preemption_grace_secs", self.preemption_grace_secs)
         if not isinstance(self.devices, DeviceConfig):
             raise TypeError(
                 f"devices must be a DeviceConfig, got {type(self.devices).__name__}. "
@@ -108,3 +121,17 @@ class RunConfig:
         if self.save_checkpoints_steps is not None:
             return EverySteps(self.save_checkpoints_steps)
         return EverySecs(600 if self.save_checkpoints_secs is None else self.save_checkpoints_secs)
+
+
+def _check_watchers(watchers: Any) -> None:
+    if isinstance(watchers, str) or not isinstance(watchers, Sequence):
+        raise TypeError(
+            f"preemption_watchers must be a list, such as [est.hooks.FileWatcher(path)], got "
+            f"{watchers!r}."
+        )
+    for watcher in watchers:
+        if isinstance(watcher, type) or not isinstance(watcher, PreemptionWatcher):
+            raise TypeError(
+                "preemption_watchers must hold objects with every_secs and poll(), such as "
+                f"est.hooks.FileWatcher(path), got {watcher!r}."
+            )

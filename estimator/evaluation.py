@@ -28,8 +28,7 @@ from hooks import (
     HookContext,
     HookSequence,
     LoopView,
-    StopOnSignalHook,
-    StopSignals,
+    StopOnNoticeHook,
     append_eval_result,
 )
 
@@ -53,26 +52,27 @@ def evaluate(
     mode = ModeKeys.EVAL
     with (
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
-        StopSignals() as signals,
+        job.stop_notices() as notices,
     ):
         spec = batch_spec(source)
         frozen, outline = job.frozen(mode, spec, checkpoint)
-        all_hooks = [*hooks, *outline.hooks, StopOnSignalHook(signals)]
+        all_hooks = [*hooks, *outline.hooks, StopOnNoticeHook(notices)]
         with HookSequence(all_hooks) as sequence:
             with Rendezvous() as rendezvous:
                 infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
+                notices.listen(lambda notice: infeed.abandon())
                 loop = EvaluationLoop(job, frozen, outline, rendezvous)
                 context = job.hook_context(
                     mode,
                     batch_size,
                     step=0,
                     last_step=steps,
-                    stop_requested=lambda: signals.received is not None,
+                    stop_requested=lambda: notices.first is not None,
                 )
-                view = loop.run(infeed, sequence, context, signals)
+                view = loop.run(infeed, sequence, context)
             sequence.end(view)
-    if signals.received is not None:
-        raise stop_error(signals.received, int(frozen.step), checkpoint)
+    if notices.first is not None:
+        raise stop_error(notices.first, int(frozen.step), checkpoint)
     if loop.batches == 0:
         logger.warning("A hook stopped the evaluation before its first batch: nothing is measured.")
     elif steps is not None and loop.batches < steps:
@@ -124,18 +124,16 @@ class EvaluationLoop:
         self._host_metrics = HostMetrics()
         self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
 
-    def run(
-        self, infeed: Infeed, hooks: HookSequence, context: HookContext, signals: StopSignals
-    ) -> LoopView:
+    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
-        delivered. A signal ends the wait for input."""
+        delivered."""
         steps = self._job.config.steps_per_dispatch
         view = self._view(infeed, self.batches, None, None)
         stop = hooks.begin(context)
         while not stop:
             before = self.batches
             at_most = hooks.loop_end(before, before + steps) - before
-            piece = signals.unless_received(lambda n=at_most: infeed.take(n))
+            piece = infeed.take(at_most)
             if piece is None:
                 break
             self._program.prepare(self._carry, self._frozen, piece.batches)

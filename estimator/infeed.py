@@ -13,7 +13,7 @@ import numpy as np
 from estimator.errors import Rendezvous
 from estimator.mesh import Placement
 from estimator.steps import Batches
-from input_pipeline import ClosableQueue, Position, Source, Stack
+from input_pipeline import ClosableQueue, Position, QueueClosed, Source, Stack
 
 _IN_FLIGHT = 2
 _FILL_SECS = 1.0
@@ -127,7 +127,8 @@ class Infeed:
     def take(self, at_most: int) -> Piece | None:
         """Returns the next piece, of 1 to `at_most` batches, or None at the end of the input.
 
-        Waits until it is there. Raises the error of the input as itself.
+        Waits until it is there. Raises the error of the input as itself, behind all that was read
+        before it.
         """
         if self._left_in_transfer() == 0:
             started = time.monotonic()
@@ -152,6 +153,11 @@ class Infeed:
             host_columns=run.host_columns[begin:end],
         )
 
+    def abandon(self) -> None:
+        """Ends the wait of `take`, now or later: the input has ended for it. Signal handlers may
+        call it."""
+        self._queue.abandon()
+
     def lap(self) -> tuple[float, float]:
         """Returns the seconds since the last call (or the start), and those of them that
         `take` waited for input."""
@@ -160,16 +166,27 @@ class Infeed:
         return now - start, waited
 
     def _pump(self) -> None:
+        for stack in self._stacks():
+            for run in self._runs(stack):
+                self._queue.put(run)
+
+    def _stacks(self) -> Iterator[Stack]:
+        """Yields what the input gives, and hands its end or its error on to the queue."""
         left = self._limit
         while left is None or left > 0:
             count = self._capacity if left is None else min(self._capacity, left)
-            stack = self._source.read(count, capacity=self._capacity, fill_secs=_FILL_SECS)
+            try:
+                stack = self._source.read(count, capacity=self._capacity, fill_secs=_FILL_SECS)
+            except QueueClosed:
+                raise
+            except BaseException as error:
+                self._queue.finish(error)  # the loop first trains on what was read before it
+                return
             if stack is None:
                 break
             if left is not None:
                 left -= stack.steps
-            for run in self._runs(stack):
-                self._queue.put(run)
+            yield stack
         self._queue.finish()
 
     def _runs(self, stack: Stack) -> Iterator[_Run]:

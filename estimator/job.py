@@ -21,7 +21,7 @@ from estimator.outline import Outline
 from estimator.programs import BatchSpec, Programs
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
-from hooks import HookContext
+from hooks import HookContext, StopNotices
 from input_pipeline import Source
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ class Job:
     def is_chief(self) -> bool:
         """Whether this process writes the files."""
         return jax.process_index() == 0
+
+    def stop_notices(self) -> StopNotices:
+        """Returns what hears, while it is entered, that the run has to stop."""
+        return StopNotices(self.config.preemption_watchers, self.config.preemption_grace_secs)
 
     def open_source(self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int) -> Source:
         """Calls input_fn for `mode`; see `inputs.open_source`."""

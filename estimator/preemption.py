@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
-EXIT_CODE = 128 + signal.SIGTERM
-"""Of a script that was preempted: 143, what shells and schedulers know as ended by SIGTERM."""
+from hooks import PREEMPTED_EXIT_CODE, StopNotice
 
 
 class PreemptedError(SystemExit):
-    """SIGTERM has ended the run, and its state is saved; the same script goes on from there.
+    """The machine was to go, and the run has ended with its state saved; the same script goes on
+    from there.
 
     As a SystemExit it ends a script with exit code 143 and without a traceback, through every
     `except Exception`; catch it by its name to do something else.
 
     Attributes:
+      why: such as "SIGTERM was received".
       step: the global step that was reached.
       path: the checkpoint to go on from, or None if there is none.
     """
 
-    def __init__(self, step: int, path: Path | None):
-        super().__init__(EXIT_CODE)
+    def __init__(self, why: str, step: int, path: Path | None):
+        super().__init__(PREEMPTED_EXIT_CODE)
+        self.why = why
         self.step = step
         self.path = path
 
     def __str__(self) -> str:
-        return f"SIGTERM was received; training goes on from step {self.step}, {self.path}."
+        where = "the start" if self.path is None else f"step {self.step}, {self.path}"
+        return f"The run stopped since {self.why}; training goes on from {where}."
 
 
-def stop_error(received: signal.Signals, step: int, path: Path | None) -> BaseException:
-    """Returns what to raise in a run that `received` has ended: KeyboardInterrupt for Ctrl-C."""
-    return KeyboardInterrupt() if received is signal.SIGINT else PreemptedError(step, path)
+def stop_error(notice: StopNotice, step: int, path: Path | None) -> BaseException:
+    """Returns what to raise in a run that `notice` has ended: KeyboardInterrupt for Ctrl-C."""
+    return KeyboardInterrupt() if notice.interrupt else PreemptedError(notice.why, step, path)

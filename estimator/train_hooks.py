@@ -17,8 +17,8 @@ from hooks import (
     NanHook,
     ProgressHook,
     SaveListener,
-    StopOnSignalHook,
-    StopSignals,
+    StopNotices,
+    StopOnNoticeHook,
     SummaryHook,
     ThroughputHook,
 )
@@ -30,7 +30,7 @@ def with_default_hooks(
     hooks: Sequence[Hook],
     saving_listeners: Sequence[SaveListener],
     read_state: Callable[[], TrainState],
-    signals: StopSignals,
+    notices: StopNotices,
 ) -> Iterator[list[Hook]]:
     """Yields the user's hooks followed by those that `job.config` asks for; closes their writers.
 
@@ -52,7 +52,7 @@ def with_default_hooks(
             all_hooks += [LoggingHook(every), ThroughputHook(every, writer)]
         if not any(isinstance(hook, ProgressHook) for hook in hooks):
             all_hooks.append(ProgressHook())
-        all_hooks.append(StopOnSignalHook(signals))
+        all_hooks.append(StopOnNoticeHook(notices))
         saver = closing.enter_context(
             CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
         )

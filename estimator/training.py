@@ -24,7 +24,7 @@ from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
-from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopSignals
+from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotices
 from input_pipeline import PositionError, Source
 
 logger = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def train(
     """
     mode = ModeKeys.TRAIN
     with contextlib.ExitStack() as stack:
-        signals = stack.enter_context(StopSignals())
+        notices = stack.enter_context(job.stop_notices())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
         spec = batch_spec(source)
         initializer = job.programs.initializer(mode, spec)
@@ -62,13 +62,14 @@ def train(
         loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
             with_default_hooks(
-                job, [*hooks, *outline.hooks], saving_listeners, lambda: loop.state, signals
+                job, [*hooks, *outline.hooks], saving_listeners, lambda: loop.state, notices
             )
         )
         sequence = stack.enter_context(HookSequence(all_hooks))
         with Rendezvous() as rendezvous:
             limit = None if last_step is None else last_step - first_step
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=limit)
+            notices.listen(lambda notice: infeed.abandon())
             outfeed = None
             if outline.host_call is not None:
                 outfeed = host_call_outfeed(
@@ -79,12 +80,12 @@ def train(
                 batch_size,
                 step=first_step,
                 last_step=last_step,
-                stop_requested=lambda: signals.received is not None,
+                stop_requested=lambda: notices.first is not None,
             )
-            view = loop.run(infeed, outfeed, sequence, context, signals)
+            view = loop.run(infeed, outfeed, sequence, context, notices)
         sequence.end(view)
-    if signals.received is not None:
-        raise stop_error(signals.received, loop.step, checkpoints.latest(job.model_dir))
+    if notices.first is not None:
+        raise stop_error(notices.first, loop.step, checkpoints.latest(job.model_dir))
 
 
 def _source_at(
@@ -141,16 +142,12 @@ class TrainingLoop:
         outfeed: Outfeed | None,
         hooks: HookSequence,
         context: HookContext,
-        signals: StopSignals,
+        notices: StopNotices,
     ) -> LoopView:
         """Runs loop after loop; returns the view of the last one, all its outputs delivered.
 
-        A signal ends the wait for input, and so does not wait for its next batch.
+        A notice that comes while it waits for input has ended that wait.
         """
-
-        def take(at_most: int) -> Piece | None:
-            return signals.unless_received(lambda: infeed.take(at_most))
-
         last_step = self._last_step
         length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
@@ -159,9 +156,9 @@ class TrainingLoop:
             before = self.step
             limit = before + length.steps
             target = hooks.loop_end(before, limit if last_step is None else min(limit, last_step))
-            piece = take(target - before)
+            piece = infeed.take(target - before)
             if piece is None:
-                stop = signals.received is not None
+                stop = notices.stop_before(before) is not None
                 break
             self._program.prepare(self.state, (), piece.batches)
             if hooks.before_loop(before):
@@ -170,7 +167,7 @@ class TrainingLoop:
             parts = []
             while piece is not None:
                 parts.append((piece, self._dispatch(piece, outfeed)))
-                piece = take(target - self.step) if self.step < target else None
+                piece = infeed.take(target - self.step) if self.step < target else None
             if length.learning:
                 jax.block_until_ready(self.state)
             view = self._view(before, parts, infeed)

@@ -105,7 +105,12 @@ class BatchSource(Source):
             self._position = batch.position
             if len(stacker) == count or (deadline is not None and time.monotonic() >= deadline):
                 break
-            self._hold_next()
+            try:
+                self._hold_next()
+            except QueueClosed:
+                raise
+            except BaseException:
+                break  # it is kept for the next read: what came before it counts
         return stacker.stack()
 
     def position(self) -> Position:

@@ -17,9 +17,10 @@ class QueueClosed(Exception):
 class ClosableQueue(Generic[T]):
     """Hands items from one thread to another in order, at most `maxsize` waiting between them.
 
-    A queue ends in one of two ways. `finish` says that the last item has been put: the reader
-    gets what is there, then None. `close` says that all is over: what is there is dropped, and
-    both sides wake and raise.
+    A queue ends in one of three ways. `finish` says that the last item has been put: the reader
+    gets what is there, then None, or an error that came in place of the next item. `abandon` says
+    that the reader wants no more: it gets None, and `put` raises. `close` says that all is over:
+    both sides wake and raise. What is there is dropped by both of the latter.
 
     A main thread that waits in `put` or `get` still serves signals.
 
@@ -36,14 +37,16 @@ class ClosableQueue(Generic[T]):
         self._items: collections.deque[T] = collections.deque()
         self._changed = threading.Condition()
         self._finished = False
+        self._abandoned = False
         self._closed = False
+        self._last: BaseException | None = None  # in place of a next item
         self._error: BaseException | None = None
 
     def put(self, item: T) -> None:
         """Appends `item`; waits while the queue is full.
 
         Raises:
-          QueueClosed: the queue was closed without an error.
+          QueueClosed: the queue was closed without an error, or abandoned.
           BaseException: the error that the queue was closed with.
           ValueError: `item` is None, which `get` keeps for the end.
           RuntimeError: `finish` was called before.
@@ -51,10 +54,10 @@ class ClosableQueue(Generic[T]):
         if item is None:
             raise ValueError(f"Queue '{self.name}' cannot hold None: it stands for the end.")
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._closed or self._finished or len(self._items) < self._maxsize
-            )
+            self._changed.wait_for(lambda: self._over or len(self._items) < self._maxsize)
             self._raise_if_closed()
+            if self._abandoned:
+                raise QueueClosed(f"Nobody reads queue '{self.name}' any more.")
             if self._finished:
                 raise RuntimeError(f"put on queue '{self.name}' after finish.")
             self._items.append(item)
@@ -62,25 +65,39 @@ class ClosableQueue(Generic[T]):
 
     def get(self) -> T | None:
         """Takes the oldest item, or returns None, now and ever after, once all is taken and
-        `finish` was called; waits while the queue is empty.
+        `finish` was called, or `abandon`; waits while the queue is empty.
 
         Raises:
           QueueClosed: the queue was closed without an error.
-          BaseException: the error that the queue was closed with.
+          BaseException: the error that the queue was closed with, or finished.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._finished or self._items)
+            self._changed.wait_for(lambda: self._over or self._items)
             self._raise_if_closed()
+            if self._abandoned:
+                return None
             if not self._items:
+                if self._last is not None:
+                    raise self._last
                 return None
             item = self._items.popleft()
             self._changed.notify_all()
             return item
 
-    def finish(self) -> None:
-        """Says that nothing more will be put. Does nothing to a closed queue."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """Says that nothing more will be put; if there is an `error`, the reader gets it behind
+        the last item. Does nothing to a queue that is closed or abandoned."""
         with self._changed:
-            self._finished = True
+            if not self._over:
+                self._finished = True
+                self._last = error
+                self._changed.notify_all()
+
+    def abandon(self) -> None:
+        """Says that nothing more will be taken, and wakes both sides. A main thread that reads may
+        call it in a signal handler, whatever it was doing. Does nothing to a closed queue."""
+        with self._changed:
+            self._abandoned = True
             self._changed.notify_all()
 
     def close(self, error: BaseException | None = None) -> None:
@@ -103,7 +120,11 @@ class ClosableQueue(Generic[T]):
     @property
     def ready(self) -> bool:
         """Whether `get` would return or raise at once."""
-        return self._closed or self._finished or bool(self._items)
+        return self._over or bool(self._items)
+
+    @property
+    def _over(self) -> bool:
+        return self._closed or self._finished or self._abandoned
 
     def __iter__(self) -> Iterator[T]:
         """Yields items as `get` returns them, up to the end."""

@@ -122,7 +122,8 @@ class Source(abc.ABC):
         Raises:
           ValueError: a batch differs from the first in structure, dtype or trailing shape,
             has more than `batch_size` examples, or holds something that is no number.
-          Whatever the user's data or functions raise, as itself.
+          Whatever the user's data or functions raise, as itself; if batches came before it in
+          the stack, they are returned, and the next `read` raises it.
         """
 
     @abc.abstractmethod

@@ -54,6 +54,17 @@ def test_saving_by_seconds_and_by_steps_at_once_is_an_error_that_names_both():
         est.RunConfig(save_checkpoints_steps=5, save_checkpoints_secs=60)
 
 
+@pytest.mark.parametrize("watchers", [est.hooks.FileWatcher("f"), "f", [print]])
+def test_watchers_are_a_list_of_objects_that_poll(watchers):
+    with pytest.raises(TypeError, match="preemption_watchers must"):
+        est.RunConfig(preemption_watchers=watchers)
+
+
+def test_a_grace_period_must_be_positive():
+    with pytest.raises(ValueError, match="preemption_grace_secs must be a positive number"):
+        est.RunConfig(preemption_grace_secs=0)
+
+
 @pytest.mark.parametrize("secs", [0, -1, "60", float("nan")])
 def test_seconds_must_be_positive(secs):
     with pytest.raises((TypeError, ValueError), match="positive number of seconds"):

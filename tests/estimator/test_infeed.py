@@ -39,6 +39,23 @@ def pieces_of(infeed, at_most=100):
         yield piece
 
 
+def test_an_error_of_the_input_comes_behind_all_that_was_read_before_it():
+    error = ValueError("bad record 17")
+
+    def batches():
+        for start in range(0, 20, 4):
+            yield {"id": np.arange(start, start + 4)}
+        raise error
+
+    seen = []
+    with pytest.raises(ValueError) as caught, Rendezvous() as rendezvous:
+        for piece in pieces_of(open_infeed(rendezvous, batches())):
+            seen += real_rows(piece)
+
+    assert caught.value is error
+    assert [row for batch in seen for row in batch] == list(range(20))
+
+
 def real_rows(piece):
     ids = np.asarray(piece.batches.features["id"])[piece.start : piece.stop]
     return [batch[:count].tolist() for batch, count in zip(ids, piece.rows, strict=True)]

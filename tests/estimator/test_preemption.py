@@ -156,6 +156,37 @@ def test_a_signal_does_not_wait_for_input_that_does_not_come(tmp_path, number, e
     assert model.latest_checkpoint().endswith("/2")
 
 
+def test_a_watcher_does_what_sigterm_does_even_while_input_does_not_come(tmp_path):
+    trained, over = threading.Event(), threading.Event()
+
+    def batches():
+        yield X[:8], Y[:8]
+        yield X[8:16], Y[8:16]
+        over.wait(60)
+
+    hook = est.hooks.LambdaHook(after_loop=lambda view: trained.set() if view.step == 2 else None)
+    watcher = est.hooks.CallableWatcher(lambda: "spot price" if trained.is_set() else None, 1e-3)
+    config = est.RunConfig(iterations_per_loop=1, preemption_watchers=[watcher])
+    model = est.Estimator(model_fn, tmp_path, config, train_batch_size=8)
+    try:
+        with pytest.raises(est.PreemptedError, match="spot price") as caught:
+            model.train(batches, hooks=[hook])
+    finally:
+        over.set()
+
+    assert caught.value.step == 2
+    assert model.latest_checkpoint().endswith("/2")
+
+
+def test_a_watcher_ends_an_evaluation(tmp_path):
+    watcher = est.hooks.CallableWatcher(lambda: "spot price")
+    config = est.RunConfig(iterations_per_loop=1, preemption_watchers=[watcher])
+    model = est.Estimator(model_fn, tmp_path, config, eval_batch_size=8)
+
+    with pytest.raises(est.PreemptedError, match="spot price"):
+        model.evaluate(input_fn)  # which has no end
+
+
 def test_a_handler_of_the_users_own_stays_in_force(tmp_path):
     heard = []
     signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))

@@ -1,4 +1,4 @@
-"""The bounded queue between two threads, and its two ends."""
+"""The bounded queue between two threads, and its three ends."""
 
 from __future__ import annotations
 
@@ -172,3 +172,51 @@ def test_a_signal_handler_may_close_the_queue_that_the_main_thread_waits_in():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def test_an_error_behind_the_last_item_comes_in_its_turn():
+    queue, error = ClosableQueue(2), ValueError("bad record 17")
+    queue.put(1)
+    queue.finish(error)
+
+    assert queue.get() == 1
+    for _ in range(2):
+        with pytest.raises(ValueError) as caught:
+            queue.get()
+        assert caught.value is error
+
+
+def test_a_reader_that_abandons_a_queue_gets_none_and_the_writer_an_error():
+    queue = ClosableQueue(2)
+    queue.put(1)
+    queue.abandon()
+
+    assert queue.ready
+    assert queue.get() is None
+    with pytest.raises(QueueClosed, match="Nobody reads"):
+        queue.put(2)
+
+
+def test_abandoning_wakes_both_sides():
+    full, empty = ClosableQueue(1), ClosableQueue(1)
+    full.put(1)
+    results = []
+
+    def put():
+        try:
+            full.put(2)
+        except QueueClosed:
+            results.append("put")
+
+    threads = [
+        threading.Thread(target=put),
+        threading.Thread(target=lambda: results.append(empty.get())),
+    ]
+    for thread in threads:
+        thread.start()
+    full.abandon()
+    empty.abandon()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(map(str, results)) == ["None", "put"]
