@@ -44,9 +44,9 @@ def poll(watcher: PreemptionWatcher, over: threading.Event) -> str | None:
       Whatever `poll` raises.
     """
     while not over.is_set():
-        why = checks.reason(f"{type(watcher).__name__}.poll", watcher.poll())
+        why = watcher.poll()
         if why is not None:
-            return why
+            return checks.reason(f"{type(watcher).__name__}.poll", why)
         over.wait(watcher.every_secs)
     return None
 
