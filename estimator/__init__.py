@@ -11,6 +11,10 @@ from estimator.estimator import Estimator as Estimator
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext
 from estimator.preemption import PreemptedError as PreemptedError
+from estimator.schedule import EvalSpec as EvalSpec
+from estimator.schedule import ScheduleResult as ScheduleResult
+from estimator.schedule import TrainSpec as TrainSpec
+from estimator.schedule import train_and_evaluate as train_and_evaluate
 from estimator.spec import EstimatorSpec as EstimatorSpec
 from estimator.spec import ModeKeys as ModeKeys
 from hooks import NanLossError as NanLossError

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from estimator import checkpoints, evaluation, prediction, training
+from estimator import checkpoints, evaluation, prediction, training, training_end
 from estimator.config import RunConfig
 from estimator.export import PredictOutput, ServingInput
 from estimator.export import write as write_export
@@ -22,8 +22,8 @@ from estimator.model import RESERVED_PARAMS, Model
 from estimator.programs import Programs
 from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
-from hooks import Hook, SaveListener, eval_dir
-from hooks.checks import list_of_hooks, positive_int
+from hooks import Hook, eval_dir
+from hooks.checks import list_of_hooks, list_of_save_listeners, positive_int
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +111,19 @@ class Estimator:
         """A copy of the hyperparameters."""
         return dict(self._job.params)
 
+    def batch_size(self, mode: ModeKeys) -> int:
+        """Returns the examples of a batch in `mode`, over all replicas and hosts.
+
+        Raises:
+          ValueError: the Estimator was made without it.
+        """
+        name, size = self._batch_sizes[mode]
+        if size is None:
+            raise ValueError(
+                f"{name} is missing, and this call needs it. Pass Estimator(..., {name}=...)."
+            )
+        return size
+
     def eval_dir(self, name: str | None = None) -> str:
         """Returns where `evaluate(name=name)` writes its TensorBoard events and results."""
         return str(eval_dir(self._job.model_dir, name))
@@ -170,7 +183,7 @@ class Estimator:
           CheckpointError: a checkpoint could not be written.
           Whatever model_fn, input_fn, host_call or a hook raises, as itself.
         """
-        batch_size = self._batch_size(ModeKeys.TRAIN)
+        batch_size = self.batch_size(ModeKeys.TRAIN)
         if steps is not None and max_steps is not None:
             raise ValueError(
                 f"steps={steps} and max_steps={max_steps} are both given. steps counts from where "
@@ -179,7 +192,7 @@ class Estimator:
         steps = None if steps is None else positive_int("steps", steps)
         max_steps = None if max_steps is None else positive_int("max_steps", max_steps)
         hooks = list_of_hooks("hooks", hooks)
-        listeners = _checked_listeners(saving_listeners)
+        listeners = list_of_save_listeners("saving_listeners", saving_listeners)
         checkpoint = checkpoints.latest(self._job.model_dir)
         first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
         last_step = max_steps if steps is None else first_step + steps
@@ -191,6 +204,8 @@ class Estimator:
                 first_step,
                 last_step,
             )
+            if self._job.is_chief:
+                training_end.mark(self._job.model_dir, first_step)
             return self
         training.train(
             self._job,
@@ -232,7 +247,7 @@ class Estimator:
             input without a single batch, and a checkpoint of another model.
           Whatever model_fn, input_fn, a metric_fn or a hook raises, as itself.
         """
-        batch_size = self._batch_size(ModeKeys.EVAL)
+        batch_size = self.batch_size(ModeKeys.EVAL)
         steps = None if steps is None else positive_int("steps", steps)
         return evaluation.evaluate(
             self._job,
@@ -278,7 +293,7 @@ class Estimator:
         batches = prediction.predict(
             self._job,
             input_fn,
-            batch_size=self._batch_size(ModeKeys.PREDICT),
+            batch_size=self.batch_size(ModeKeys.PREDICT),
             keys=_checked_keys(predict_keys),
             hooks=list_of_hooks("hooks", hooks),
             find_checkpoint=lambda: self._checkpoint(checkpoint_path),
@@ -342,14 +357,6 @@ class Estimator:
         logger.info("Exported the model of step %d to %s.", int(frozen.step), export)
         return str(export)
 
-    def _batch_size(self, mode: ModeKeys) -> int:
-        name, size = self._batch_sizes[mode]
-        if size is None:
-            raise ValueError(
-                f"{name} is missing, and this call needs it. Pass Estimator(..., {name}=...)."
-            )
-        return size
-
     def _checkpoint(self, given: str | os.PathLike[str] | None) -> Path | None:
         if given is not None:
             return checkpoints.existing(given)
@@ -390,17 +397,6 @@ def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -
             "Give one of them."
         )
     return path.absolute()
-
-
-def _checked_listeners(listeners: Sequence[Any] | None) -> list[SaveListener]:
-    listeners = list(listeners or ())
-    for listener in listeners:
-        if not (hasattr(listener, "before_save") and hasattr(listener, "after_save")):
-            raise TypeError(
-                f"saving_listeners must have the methods before_save(view) and "
-                f"after_save(step, path), got {listener!r}."
-            )
-    return listeners
 
 
 def _checked_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from estimator import checkpoints
+from estimator import checkpoints, training_end
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
@@ -48,6 +48,8 @@ def train(
     See `Estimator.train` for what is raised.
     """
     mode = ModeKeys.TRAIN
+    if job.is_chief:
+        training_end.clear(job.model_dir)
     with contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
@@ -86,6 +88,8 @@ def train(
         sequence.end(view)
     if notices.first is not None:
         raise stop_error(notices.first, loop.step, checkpoints.latest(job.model_dir))
+    if job.is_chief:
+        training_end.mark(job.model_dir, loop.step)
 
 
 def _source_at(

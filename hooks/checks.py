@@ -78,3 +78,20 @@ def list_of_hooks(name: str, value: Any) -> list[Hook]:
                 "an instance."
             )
     return given
+
+
+def list_of_save_listeners(name: str, value: Any) -> list[Any]:
+    """Returns `value` as a list if it holds what `hooks.SaveListener` describes; an empty one for
+    None.
+
+    Raises:
+      TypeError: something in it lacks a method.
+    """
+    listeners = list(value or ())
+    for listener in listeners:
+        if not (hasattr(listener, "before_save") and hasattr(listener, "after_save")):
+            raise TypeError(
+                f"{name} must have the methods before_save(view) and after_save(step, path), got "
+                f"{listener!r}."
+            )
+    return listeners

@@ -26,9 +26,10 @@ ESTIMATOR_LAYERS = [
     {"spec", "config", "device_config", "mesh", "loop_length", "loop_shape", "preemption"},
     {"model", "metrics", "errors", "state", "outline", "export", "runtime"},
     {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
-    | {"inputs", "infeed", "outfeed", "checkpoints"},
+    | {"inputs", "infeed", "outfeed", "checkpoints", "training_end"},
     {"job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
+    {"schedule"},
     {"__init__"},
 ]
 

@@ -1,3 +1,7 @@
+from estimator.export.exporters import BestExporter as BestExporter
+from estimator.export.exporters import Exporter as Exporter
+from estimator.export.exporters import FinalExporter as FinalExporter
+from estimator.export.exporters import LatestExporter as LatestExporter
 from estimator.export.loading import LoadedModel as LoadedModel
 from estimator.export.loading import LoadedSignature as LoadedSignature
 from estimator.export.loading import load as load
