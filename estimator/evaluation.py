@@ -51,8 +51,8 @@ def evaluate(
     """
     mode = ModeKeys.EVAL
     with (
-        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
         job.stop_notices() as notices,
+        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
     ):
         spec = batch_spec(source)
         frozen, outline = job.frozen(mode, spec, checkpoint)

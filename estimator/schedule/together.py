@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from estimator.estimator import Estimator
 from estimator.schedule.rounds import EvaluationRounds, ScheduleResult
 from estimator.schedule.specs import EvalSpec, TrainSpec
 from estimator.spec import ModeKeys
-from hooks import Hook, LoopView
+from hooks import Hook, HookContext, LoopView
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +78,11 @@ class EvaluationHook(Hook):
 
     def __init__(self, rounds: EvaluationRounds):
         self._rounds = rounds
+        self._stop_requested: Callable[[], bool] = lambda: False
+        self._ending = False
+
+    def begin(self, context: HookContext) -> None:
+        self._stop_requested = context.stop_requested
         self._ending = False
 
     def end(self, view: LoopView) -> None:
@@ -85,7 +91,9 @@ class EvaluationHook(Hook):
     def after_save(self, step: int, path: Path) -> None:
         if self._ending:
             return
-        if (wait_secs := self._rounds.wait_secs()) > 0:
+        if self._stop_requested():
+            logger.info("Checkpoint %d is not evaluated now: the run has to stop.", step)
+        elif (wait_secs := self._rounds.wait_secs()) > 0:
             logger.info(
                 "Checkpoint %d is not evaluated: start_delay_secs and throttle_secs allow the next "
                 "evaluation in %.3g s.",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 
 import estimator as est
@@ -224,3 +227,69 @@ def test_training_that_may_not_save_has_nothing_to_evaluate(tmp_path, caplog):
 
     assert result == ({}, {})
     assert "nothing was evaluated" in caplog.text
+
+
+# Signals
+
+
+class SigtermAt(est.hooks.Hook):
+    """Sends this process SIGTERM behind the loop that ends at `step`."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def after_loop(self, view):
+        if view.step == self.step:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_sigterm_in_an_evaluation_stops_at_once_and_a_rerun_makes_up_for_it(tmp_path):
+    class InTheSecond(est.hooks.Hook):
+        evaluations = 0
+
+        def begin(self, context):
+            self.evaluations += 1
+
+        def after_loop(self, view):
+            if self.evaluations == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    model = counting(tmp_path, iterations_per_loop=1)
+    with pytest.raises(est.PreemptedError) as caught:
+        est.train_and_evaluate(
+            model,
+            est.TrainSpec(endless, 40),
+            est.EvalSpec(lambda: steps_of_input(20), hooks=[InTheSecond()]),
+        )
+
+    assert (caught.value.step, caught.value.code) == (20, 143)
+    assert list(evaluated(model)) == [10]
+    assert saved_steps(model) == [10, 20]
+    assert run(counting(tmp_path), 40).metrics["global_step"] == 40
+    assert evaluated(model) == {10: 10.0, 20: 20.0, 30: 30.0, 40: 40.0}
+
+
+@pytest.mark.parametrize("step", [20, 25])
+def test_sigterm_in_training_leaves_the_evaluation_to_the_rerun(tmp_path, step):
+    model = counting(tmp_path)
+    with pytest.raises(est.PreemptedError) as caught:
+        run(model, 40, hooks=[SigtermAt(step)])
+
+    assert caught.value.step == step
+    assert step not in evaluated(model)
+    run(counting(tmp_path), 40)
+    assert list(evaluated(model)) == sorted({10, 20, 30, 40} | {step})
+
+
+def test_sigterm_in_the_last_evaluation_is_made_up_for_by_the_rerun(tmp_path):
+    model = counting(tmp_path)
+    with pytest.raises(est.PreemptedError) as caught:
+        est.train_and_evaluate(
+            model,
+            est.TrainSpec(endless, 5),
+            est.EvalSpec(once, hooks=[SigtermAt(1)]),
+        )
+
+    assert caught.value.step == 5
+    assert evaluated(model) == {}
+    assert run(counting(tmp_path), 5).metrics["loss"] == 5.0
