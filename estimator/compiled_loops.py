@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from estimator.loop_body import LoopBody, at, check_carry
+from estimator.batches import Stacked
+from estimator.loop_body import LoopBody, batch_at, check_carry
 from estimator.loop_shape import UNROLLED_STEPS, LoopShape
 from estimator.mesh import Placement
 from estimator.runtime import Callable, RunMetadata, Session
-from estimator.steps import Batches, Outputs
+from estimator.steps import Outputs
 
 
 class CompiledLoops:
@@ -44,14 +45,14 @@ class CompiledLoops:
         every_n: int,
         carry: Any,
         constants: Any,
-        batches: Batches,
+        batches: Stacked,
     ):
         self._session = session
         self._one_at_a_time = placement.one_program_at_a_time
         self._compiled: dict[LoopShape, Callable] = {}
         self._take: Any = None
-        capacity, batch_size = jax.tree.leaves(batches.features)[0].shape[:2]
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), batches)
+        capacity, batch_size = batches.shape
+        one = jax.eval_shape(batch_at, batches, np.int32(0))
         traced = step.trace(carry, constants, one)
         new_carry, outputs = traced.out_info
         check_carry(carry, new_carry)
@@ -80,7 +81,7 @@ class CompiledLoops:
         return self._compiled[shape].metadata()
 
     def compile(
-        self, shape: LoopShape, carry: Any, buffers: Any, constants: Any, batches: Batches
+        self, shape: LoopShape, carry: Any, buffers: Any, constants: Any, batches: Stacked
     ) -> None:
         """Compiles the program of `shape`."""
         function = {
@@ -92,7 +93,7 @@ class CompiledLoops:
         if shape is LoopShape.PER_STEP:
             # Taken out by a program of its own, so that the step's does not depend on how many
             # batches are stacked: not even the last bit of its numbers does then.
-            self._take = self._session.make_callable(at, (batches, np.int32(0))).run
+            self._take = self._session.make_callable(batch_at, (batches, np.int32(0))).run
             batches = self._take(batches, np.int32(0))
         self._compiled[shape] = self._session.make_callable(
             function,
@@ -109,7 +110,7 @@ class CompiledLoops:
         carry: Any,
         buffers: Any,
         constants: Any,
-        batches: Batches,
+        batches: Stacked,
         begin: int,
         steps: int,
         start: int,

@@ -14,6 +14,7 @@ import numpy as np
 
 from estimator import checkpoints, evaluation, prediction, training, training_end
 from estimator.config import RunConfig
+from estimator.device_tables import DeviceTables
 from estimator.export import PredictOutput, ServingInput
 from estimator.export import write as write_export
 from estimator.job import Job
@@ -94,6 +95,7 @@ class Estimator:
             model_dir=_chosen_model_dir(model_dir, config),
             placement=placement,
             programs=Programs(self._model, placement, config),
+            tables=DeviceTables(placement),
         )
 
     @property

@@ -6,13 +6,14 @@ import dataclasses
 import enum
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
 
+from estimator.batches import Batches, ResidentBatches, Stacked
 from estimator.errors import Rendezvous
 from estimator.mesh import Placement
-from estimator.steps import Batches
 from input_pipeline import ClosableQueue, Position, QueueClosed, Source, Stack
 
 _IN_FLIGHT = 2
@@ -43,7 +44,7 @@ class Piece:
       host_columns: what stayed on the host of each batch, see `Stack`.
     """
 
-    batches: Batches
+    batches: Stacked
     start: int
     stop: int
     rows: np.ndarray
@@ -68,7 +69,7 @@ class _Run:
       host_columns: what stayed on the host of each of them, see `Stack`.
     """
 
-    batches: Batches
+    batches: Stacked
     first: int
     rows: np.ndarray
     positions: Sequence[Position]
@@ -86,6 +87,7 @@ class Infeed:
       limit: batches to read at most; None reads to the end.
       padding: what becomes of partial batches.
       labels: whether the model takes the labels too.
+      table: (features, labels) on the devices, if `source` gives the numbers of its rows.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Infeed:
         limit: int | None,
         padding: Padding,
         labels: bool = True,
+        table: tuple[Any, Any] | None = None,
     ):
         self._source = source
         self._placement = placement
@@ -107,6 +110,7 @@ class Infeed:
         self._left = min(known) if known else None
         self._padding = padding
         self._labels = labels
+        self._table = table
         self._queue: ClosableQueue[_Run] = ClosableQueue(_IN_FLIGHT, name="infeed")
         self._current: _Run | None = None
         self._offset = 0
@@ -221,10 +225,15 @@ class Infeed:
         rows[: stack.steps] = stack.rows
         return np.arange(batch_size) < rows[:, None]
 
-    def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Batches:
+    def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Stacked:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
-        batch_size = jax.tree.leaves(stack.features)[0].shape[1]
-        return jax.device_put(batches, self._placement.for_batch_size(batch_size))
+        _, batch_size = batches.shape
+        batches = jax.device_put(batches, self._placement.for_batch_size(batch_size))
+        if self._table is None:
+            return batches
+        features, labels = self._table
+        table = features, labels if self._labels else None
+        return ResidentBatches(table, rows=batches.features, mask=batches.mask)
 
 
 def _partial_batch(stack: Stack, index: int) -> Stack:

@@ -13,6 +13,7 @@ import numpy as np
 
 from estimator import checkpoints
 from estimator.config import RunConfig
+from estimator.device_tables import DeviceTables
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
 from estimator.inputs import open_source
@@ -37,6 +38,7 @@ class Job:
       model_dir: where its files are.
       placement: the devices.
       programs: its compiled programs.
+      tables: data that stays on the devices.
     """
 
     config: RunConfig
@@ -44,6 +46,7 @@ class Job:
     model_dir: Path
     placement: Placement
     programs: Programs
+    tables: DeviceTables
 
     @property
     def is_chief(self) -> bool:
@@ -102,14 +105,18 @@ class Job:
         if source.shapes_vary:
             # A stack ends where the shape changes, and would mostly be sent with unset batches.
             wanted = 1
+        table = None if source.table is None else self.tables.on_devices(source.table)
+        stacked = spec if table is None else jax.ShapeDtypeStruct((source.batch_size,), np.int32)
+        step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(stacked))
         return Infeed(
             source,
             rendezvous,
             self.placement,
-            capacity=self.programs.capacity(mode, spec, outline, wanted),
+            capacity=self.programs.capacity(mode, spec, outline, wanted, step_bytes=step_bytes),
             limit=limit,
             padding=_padding(mode, outline),
             labels=mode is not ModeKeys.PREDICT,
+            table=table,
         )
 
     def hook_context(

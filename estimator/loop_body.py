@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from estimator.batches import Batches, Stacked
 from estimator.loop_shape import UNROLLED_STEPS
-from estimator.steps import Batches, Outputs, Step
+from estimator.steps import Outputs, Step
 
 
 class LoopBody:
@@ -41,7 +42,7 @@ class LoopBody:
         carry: Any,
         buffers: Outputs,
         constants: Any,
-        batches: Batches,
+        batches: Stacked,
         begin: Any,
         end: Any,
         start: Any,
@@ -50,7 +51,7 @@ class LoopBody:
         """Runs the batches `begin` to `end`: one program for all lengths."""
 
         def body(index: Any, state: tuple[Any, Outputs]) -> tuple[Any, Outputs]:
-            batch = at(batches, index)
+            batch = batches.at(index)
             return self.one_step(*state, constants, batch, index, start, global_step)
 
         return lax.fori_loop(begin, end, body, (carry, buffers))
@@ -60,7 +61,7 @@ class LoopBody:
         carry: Any,
         buffers: Outputs,
         constants: Any,
-        batches: Batches,
+        batches: Stacked,
         begin: Any,
         start: Any,
         global_step: Any,
@@ -69,7 +70,7 @@ class LoopBody:
         for offset in range(UNROLLED_STEPS):
             index = begin + offset
             carry, buffers = self.one_step(
-                carry, buffers, constants, at(batches, index), index, start, global_step
+                carry, buffers, constants, batches.at(index), index, start, global_step
             )
         return carry, buffers
 
@@ -98,9 +99,9 @@ class LoopBody:
         )
 
 
-def at(tree: Any, index: Any) -> Any:
-    """Returns entry `index` of every leaf."""
-    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
+def batch_at(batches: Stacked, index: Any) -> Batches:
+    """Returns batch `index` of a stack."""
+    return batches.at(index)
 
 
 def check_carry(before: Any, after: Any) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import jax
 
+from estimator.batches import Stacked
 from estimator.compiled_loops import CompiledLoops
 from estimator.loop_shape import LoopShape, ShapeChoice
 from estimator.mesh import Placement
 from estimator.runtime import RunMetadata, Session
-from estimator.steps import Batches, Outputs, Step
+from estimator.steps import Outputs, Step
 
 
 class LoopProgram:
@@ -50,7 +51,7 @@ class LoopProgram:
         self._clock = clock
         self._kinds: dict[Any, tuple[CompiledLoops, ShapeChoice]] = {}
 
-    def prepare(self, carry: Any, constants: Any, batches: Batches) -> None:
+    def prepare(self, carry: Any, constants: Any, batches: Stacked) -> None:
         """Compiles, unless that was done, what such arguments run in first. Runs no step.
 
         Raises:
@@ -58,7 +59,7 @@ class LoopProgram:
         """
         self._prepared(carry, constants, batches)
 
-    def metadata(self, carry: Any, constants: Any, batches: Batches) -> RunMetadata:
+    def metadata(self, carry: Any, constants: Any, batches: Stacked) -> RunMetadata:
         """Returns what the compiler tells about the program that such arguments run in first.
 
         Compiles it, unless that was done. For a device loop `jax.ShapeDtypeStruct`s with
@@ -74,7 +75,7 @@ class LoopProgram:
         self,
         carry: Any,
         constants: Any,
-        batches: Batches,
+        batches: Stacked,
         start: int,
         stop: int,
         *,
@@ -86,7 +87,7 @@ class LoopProgram:
         Args:
           carry: pytree; its memory is taken over (donated).
           constants: pytree that every step reads.
-          batches: stacked, `[capacity, batch, ...]`.
+          batches: a stack of them.
           start: first batch to run.
           stop: behind the last one.
           global_step: steps before `start`; decides which are multiples of `every_n`.
@@ -123,7 +124,7 @@ class LoopProgram:
         return carry, buffers
 
     def _prepared(
-        self, carry: Any, constants: Any, batches: Batches
+        self, carry: Any, constants: Any, batches: Stacked
     ) -> tuple[CompiledLoops, LoopShape]:
         programs, choice = self._for_kind(carry, constants, batches)
         shape = choice.current
@@ -132,7 +133,7 @@ class LoopProgram:
         return programs, shape
 
     def _for_kind(
-        self, carry: Any, constants: Any, batches: Batches
+        self, carry: Any, constants: Any, batches: Stacked
     ) -> tuple[CompiledLoops, ShapeChoice]:
         leaves, structure = jax.tree.flatten(batches)
         key = structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)

@@ -118,18 +118,19 @@ class Programs:
             )
         return self._initializers[key]
 
-    def capacity(self, mode: ModeKeys, spec: BatchSpec, outline: Outline, wanted: int) -> int:
-        """Returns how many batches to stack for one dispatch.
+    def capacity(
+        self, mode: ModeKeys, spec: BatchSpec, outline: Outline, wanted: int, *, step_bytes: int
+    ) -> int:
+        """Returns how many batches, of `step_bytes` each, to stack for one dispatch.
 
         At most `wanted`, less if they or what they give do not fit `infeed_buffer_bytes`; at
         least what an earlier call was given, so that a shorter run does not compile a program
         of its own. Training stacks two at least: XLA would simplify a stack of one, and the
         last bits of the numbers would depend on `iterations_per_loop`.
         """
-        step_bytes = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(spec))
         budget = self._config.infeed_buffer_bytes // max(step_bytes, outline.output_bytes, 1)
         least = 2 if mode is ModeKeys.TRAIN else 1
-        key = (mode, _hashable(spec))
+        key = (mode, _hashable(spec), step_bytes)
         known = self._capacities.get(key, least)
         self._capacities[key] = max(known, min(wanted, budget))
         return self._capacities[key]

@@ -9,24 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from estimator.batches import Batches
 from estimator.metrics import is_mergeable, masked_sum, mean_loss, step_values
 from estimator.model import Model
 from estimator.spec import ModeKeys
 from estimator.state import TrainState
-
-
-class Batches(NamedTuple):
-    """Stacked batches on the device.
-
-    Attributes:
-      features: pytree of arrays `[capacity, batch, ...]`.
-      labels: likewise, or None.
-      mask: `[capacity, batch]` bool, False on padding; None if every row is real.
-    """
-
-    features: Any
-    labels: Any
-    mask: Any
 
 
 class Outputs(NamedTuple):

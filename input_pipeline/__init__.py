@@ -1,6 +1,7 @@
 """From whatever input_fn returns to stacks of numpy batches; knows no device and no estimator."""
 
 from input_pipeline.adapters import make_source as make_source
+from input_pipeline.columns import Columns as Columns
 from input_pipeline.dataset import Dataset as Dataset
 from input_pipeline.queue import ClosableQueue as ClosableQueue
 from input_pipeline.queue import QueueClosed as QueueClosed

@@ -7,16 +7,25 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from input_pipeline.arrays import ArraySource, Columns
+from input_pipeline.arrays import ArraySource
 from input_pipeline.assembly import Assembly
 from input_pipeline.batch_source import BatchSource
+from input_pipeline.columns import Columns
 from input_pipeline.description import describe
 from input_pipeline.host_columns import HostColumns
 from input_pipeline.layout import split
 from input_pipeline.order import Order, Shard, Shuffle, Take
 from input_pipeline.padding import PadTo
 from input_pipeline.pipeline import Plan, PlanReader
-from input_pipeline.roots import ColumnsRoot, GeneratedRoot, LookupRoot, RandomAccess, Root
+from input_pipeline.resident import ResidentSource
+from input_pipeline.roots import (
+    ColumnsRoot,
+    GeneratedRoot,
+    LookupRoot,
+    RandomAccess,
+    ResidentRoot,
+    Root,
+)
 from input_pipeline.source import Source
 from input_pipeline.steps import Filter, Map
 
@@ -40,18 +49,23 @@ class Dataset:
         self._plan = plan
 
     @classmethod
-    def from_arrays(cls, arrays: Any) -> Dataset:
+    def from_arrays(cls, arrays: Any, *, device_resident: bool = False) -> Dataset:
         """Makes examples of the rows of arrays.
 
         Args:
           arrays: `(features, labels)` or features, each leaf `[num_examples, ...]`. 64 bit
             numbers are narrowed to 32 here, unless jax has 64.
+          device_resident: put the arrays on the devices once, whole on each, and for every
+            batch only the numbers of its rows, which the devices gather. Pays where to copy
+            the examples takes longer than the step; keep the dataset for several runs, and its
+            arrays as they are.
 
         Raises:
           ValueError: an array is a scalar or has values that do not fit into 32 bits, or they
-            differ in length.
+            differ in length; or `device_resident` ones hold no numbers.
         """
-        return cls.from_root(ColumnsRoot(Columns.of(split(arrays))))
+        columns = Columns.of(split(arrays))
+        return cls.from_root(ResidentRoot(columns) if device_resident else ColumnsRoot(columns))
 
     @classmethod
     def from_source(cls, source: RandomAccess) -> Dataset:
@@ -132,6 +146,7 @@ class Dataset:
         count = _int(count, "take(count={!r})", at_least=0)
         plan = self._plan
         if plan.assembly is not None:
+            self._check_on_host("take of batches", "Put take before batch.")
             limit = count if plan.batch_limit is None else min(count, plan.batch_limit)
             return self._with(batch_limit=limit)
         if any(isinstance(step, Filter) for step in plan.example_steps):
@@ -175,6 +190,10 @@ class Dataset:
         size = _int(size, "batch(size={!r})", at_least=1)
         if self._plan.assembly is not None:
             raise ValueError(f"batch({size}) after batch({self._plan.assembly.size}): batch once.")
+        if pad_to is not None:
+            self._check_on_host(
+                "batch(pad_to=...)", "Rows of arrays have one length: leave it out."
+            )
         assembly = Assembly(
             size,
             drop_remainder,
@@ -234,6 +253,8 @@ class Dataset:
             )
         drop_remainder = drop_remainder or assembly.drop_remainder
         assembly = dataclasses.replace(assembly, drop_remainder=drop_remainder)
+        if isinstance(plan.root, ResidentRoot):
+            return ResidentSource(plan.root.columns, plan.order, plan.cuts(assembly))
         if (
             isinstance(plan.root, ColumnsRoot)
             and plan.gathers
@@ -257,11 +278,20 @@ class Dataset:
         return Dataset(dataclasses.replace(self._plan, **changes))
 
     def _with_step(self, step: Map | Filter) -> Dataset:
+        name = type(step).__name__.lower()
+        self._check_on_host(name, "Do that in model_fn, or to the arrays before from_arrays.")
         if self._plan.assembly is None:
             return self._with(example_steps=(*self._plan.example_steps, step))
         if self._plan.batch_limit is not None:
             raise ValueError("map and filter after take of batches: put take last.")
         return self._with(batch_steps=(*self._plan.batch_steps, step))
+
+    def _check_on_host(self, what: str, instead: str) -> None:
+        if isinstance(self._plan.root, ResidentRoot):
+            raise ValueError(
+                f"{what} is not possible with from_arrays(device_resident=True), whose examples "
+                f"are on the devices. {instead} Or leave device_resident out."
+            )
 
     def _ordered(self, step: Shuffle | Shard | Take, name: str) -> Dataset:
         # Functions of single examples come to the same before and after a change of order.

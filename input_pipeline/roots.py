@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from input_pipeline.arrays import Columns
+from input_pipeline.columns import Columns
 from input_pipeline.layout import joined
 from input_pipeline.order import Order, Shard, Shuffle
 from input_pipeline.reader import OwnedIterator
@@ -105,6 +105,10 @@ class ColumnsRoot(TableRoot):
     def rows(self, wanted: np.ndarray | slice) -> Any:
         rows = [np.array(array[wanted]) for array in self.columns.arrays]
         return joined(self.columns.layout.unflatten(rows))
+
+
+class ResidentRoot(ColumnsRoot):
+    """The rows of arrays that wait on the devices, where no function of the host sees them."""
 
 
 class LookupRoot(IndexedRoot):

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from input_pipeline.columns import Columns
+
 Position = Mapping[str, Any]
 """Where a source stands: a JSON object, opaque to all but the source that made it."""
 
@@ -76,11 +78,15 @@ class Source(abc.ABC):
       seeks_by_reading: whether `seek` reads and drops what comes before, and so counts on the
         data to come in the same order again.
       shapes_vary: whether trailing shapes may differ between stacks, on purpose.
+      table: arrays that should be put on the devices once. Stacks then have the numbers of its
+        rows as features, `[capacity, batch]` int32, and no labels. None where stacks hold the
+        data itself.
     """
 
     batch_size: int
     seeks_by_reading: bool = False
     shapes_vary: bool = False
+    table: Columns | None = None
 
     @property
     def host_column_names(self) -> tuple[str, ...]:

@@ -23,10 +23,11 @@ MAY_IMPORT = {
 # The rooms (files and folders) of `estimator`, lowest first: a room imports from its own layer and
 # those below it. A new one needs a place here.
 ESTIMATOR_LAYERS = [
-    {"spec", "config", "device_config", "mesh", "loop_length", "loop_shape", "preemption"},
+    {"spec", "config", "device_config", "mesh"}
+    | {"batches", "loop_length", "loop_shape", "preemption"},
     {"model", "metrics", "errors", "state", "outline", "export", "runtime"},
     {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
-    | {"inputs", "infeed", "outfeed", "checkpoints", "training_end"},
+    | {"device_tables", "inputs", "infeed", "outfeed", "checkpoints", "training_end"},
     {"job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
     {"schedule"},

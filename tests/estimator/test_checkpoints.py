@@ -428,10 +428,10 @@ def test_counts_in_the_config_may_be_numpys(tmp_path):
 
 def test_training_state_is_given_over_to_each_dispatch(tmp_path):
     """The state that goes into the loop program does not survive it: no second copy."""
+    from estimator.batches import Batches
     from estimator.mesh import Placement
     from estimator.model import Model
     from estimator.programs import Programs
-    from estimator.steps import Batches
 
     settings = config()
     placement = Placement.make(settings.devices)

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from estimator.batches import Batches
 from estimator.device_config import DeviceConfig
 from estimator.loop_program import LoopProgram
 from estimator.loop_shape import LoopShape
 from estimator.mesh import Placement
 from estimator.runtime import Session
-from estimator.steps import Batches, Outputs
+from estimator.steps import Outputs
 
 CAPACITY, ROWS = 25, 4
 DATA = np.arange(CAPACITY * ROWS, dtype=np.float32).reshape(CAPACITY, ROWS)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from input_pipeline import PositionError, Stack
-from input_pipeline.arrays import ArraySource, Columns
+from input_pipeline.arrays import ArraySource
+from input_pipeline.columns import Columns
 from input_pipeline.cuts import Cuts
 from input_pipeline.order import Order, Shuffle
 

@@ -19,12 +19,13 @@ import optax
 from jax.experimental import topologies
 
 import estimator as est
+from estimator.batches import Batches
 from estimator.device_config import DeviceConfig
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.programs import BatchSpec, Programs
 from estimator.runtime import RunMetadata
-from estimator.steps import Batches, EvalCarry, Frozen
+from estimator.steps import EvalCarry, Frozen
 from examples import digits
 
 TOPOLOGY = "v5e:2x2"

@@ -1,0 +1,67 @@
+"""Batches on the devices, as loops take one after the other out of a stack of them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Batches(NamedTuple):
+    """Stacked batches.
+
+    Attributes:
+      features: pytree of arrays `[capacity, batch, ...]`.
+      labels: likewise, or None.
+      mask: `[capacity, batch]` bool, False on padding; None if every row is real.
+    """
+
+    features: Any
+    labels: Any
+    mask: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(capacity, batch)."""
+        return jax.tree.leaves(self.features)[0].shape[:2]
+
+    def at(self, index: Any) -> Batches:
+        """Returns batch `index`, its arrays `[batch, ...]`."""
+        return _entry(self, index)
+
+
+class ResidentBatches(NamedTuple):
+    """Stacked batches of rows of arrays that stay on the devices: only the numbers of the rows
+    are put there for each stack.
+
+    Attributes:
+      table: (features, labels), pytrees of arrays `[num_examples, ...]`; labels may be None.
+      rows: `[capacity, batch]` int32.
+      mask: `[capacity, batch]` bool, False on padding; None if every row is real.
+    """
+
+    table: tuple[Any, Any]
+    rows: Any
+    mask: Any
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(capacity, batch)."""
+        return self.rows.shape
+
+    def at(self, index: Any) -> Batches:
+        """Returns batch `index`, gathered: its arrays `[batch, ...]`."""
+        rows, mask = _entry((self.rows, self.mask), index)
+        features, labels = jax.tree.map(
+            lambda column: jnp.take(column, rows, axis=0, mode="clip"), self.table
+        )
+        return Batches(features, labels, mask)
+
+
+Stacked = Batches | ResidentBatches
+
+
+def _entry(tree: Any, index: Any) -> Any:
+    return jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, index, keepdims=False), tree)
