@@ -50,4 +50,4 @@ class DeviceTables:
 
 
 def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB"
+    return f"{size / 1e9:.3g} GB"
