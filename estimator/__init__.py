@@ -14,6 +14,7 @@ from estimator.preemption import PreemptedError as PreemptedError
 from estimator.schedule import EvalSpec as EvalSpec
 from estimator.schedule import ScheduleResult as ScheduleResult
 from estimator.schedule import TrainSpec as TrainSpec
+from estimator.schedule import evaluate_continuously as evaluate_continuously
 from estimator.schedule import train_and_evaluate as train_and_evaluate
 from estimator.spec import EstimatorSpec as EstimatorSpec
 from estimator.spec import ModeKeys as ModeKeys
