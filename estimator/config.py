@@ -36,6 +36,8 @@ class RunConfig:
       save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
       keep_checkpoint_max: newest checkpoints to keep; None keeps all.
       save_summary_steps: TensorBoard scalars at every multiple; None for none.
+      save_histograms_steps: TensorBoard histograms of parameters and gradients, and their norms,
+        at every multiple; None for none. They are taken on the device.
       log_step_count_steps: a log line with loss and speed at every multiple; None for none.
       host_call_every_n_steps: host_call runs at multiples of so many global steps; what the
         other steps would send never leaves the device.
@@ -61,6 +63,7 @@ class RunConfig:
     save_checkpoints_secs: float | None = None
     keep_checkpoint_max: int | None = 5
     save_summary_steps: int | None = 100
+    save_histograms_steps: int | None = None
     log_step_count_steps: int | None = 100
     host_call_every_n_steps: int = 1
     infeed_buffer_bytes: int = 64 * 2**20
@@ -77,6 +80,7 @@ class RunConfig:
             "save_checkpoints_steps",
             "keep_checkpoint_max",
             "save_summary_steps",
+            "save_histograms_steps",
             "log_step_count_steps",
         ):
             if getattr(self, name) is not None:

@@ -139,7 +139,13 @@ class Programs:
         """Returns the training loop; see `steps.train_step`."""
         every_n = self._config.host_call_every_n_steps
         return self._loop(
-            ModeKeys.TRAIN, lambda: train_step(self._model, seed=self._config.seed), every_n
+            ModeKeys.TRAIN,
+            lambda: train_step(
+                self._model,
+                seed=self._config.seed,
+                histograms_every_n=self._config.save_histograms_steps,
+            ),
+            every_n,
         )
 
     def evaluate(self) -> LoopProgram:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from estimator.batches import Batches
+from estimator.histograms import take_if
 from estimator.metrics import is_mergeable, masked_sum, mean_loss, step_values
 from estimator.model import Model
 from estimator.spec import ModeKeys
@@ -38,15 +39,29 @@ def step_rng(seed: int, step: Any) -> jax.Array:
 
 
 class TrainOutputs(NamedTuple):
-    """What a training step sends out every step: float32 scalars."""
+    """What a training step sends out every step.
+
+    Attributes:
+      loss: float32 scalar.
+      metrics: float32 scalars by name.
+      histograms: of parameters and gradients, at the steps that are due; an empty tuple if
+        none ever are.
+    """
 
     loss: Any
     metrics: dict[str, Any]
+    histograms: Any = ()
 
 
-def train_step(model: Model, *, seed: int) -> Step:
+def train_step(model: Model, *, seed: int, histograms_every_n: int | None = None) -> Step:
     """Returns the step of training: its carry is a TrainState, `every_step` of its outputs
-    a TrainOutputs, `every_n` the host_call tensors (an empty tuple if there are none)."""
+    a TrainOutputs, `every_n` the host_call tensors (an empty tuple if there are none).
+
+    Args:
+      model: what is trained.
+      seed: of the random numbers.
+      histograms_every_n: steps between those of which histograms are taken; None for none.
+    """
 
     def step(state: TrainState, constants: Any, batch: Batches) -> tuple[TrainState, Outputs]:
         specs = []
@@ -78,12 +93,17 @@ def train_step(model: Model, *, seed: int) -> Step:
         updates, opt_state = optimizer.update(
             grads, state.opt_state, state.params, value=loss, grad=grads
         )
-        return TrainState(
+        new_state = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
             model_state=model_state,
             opt_state=opt_state,
-        ), outputs
+        )
+        if histograms_every_n is not None:
+            due = new_state.step % histograms_every_n == 0
+            taken = take_if(due, {"parameters": new_state.params, "gradients": grads})
+            outputs = outputs._replace(every_step=outputs.every_step._replace(histograms=taken))
+        return new_state, outputs
 
     return step
 

@@ -40,13 +40,16 @@ def with_default_hooks(
     config = job.config
     with contextlib.ExitStack() as closing:
         writer: EventWriter | None = None
-        if job.is_chief and (config.save_summary_steps or config.log_step_count_steps):
+        summaries = config.save_summary_steps or config.save_histograms_steps
+        if job.is_chief and (summaries or config.log_step_count_steps):
             writer = closing.enter_context(EventWriter(job.model_dir))
         all_hooks = list(hooks)
         if not any(isinstance(hook, NanHook) for hook in hooks):
             all_hooks.append(NanHook())
-        if writer is not None and config.save_summary_steps is not None:
-            all_hooks.append(SummaryHook(writer, EverySteps(config.save_summary_steps)))
+        if writer is not None and summaries:
+            steps = config.save_summary_steps
+            every = None if steps is None else EverySteps(steps)
+            all_hooks.append(SummaryHook(writer, every))
         if config.log_step_count_steps is not None:
             every = EverySteps(config.log_step_count_steps)
             all_hooks += [LoggingHook(every), ThroughputHook(every, writer)]

@@ -15,6 +15,7 @@ import numpy as np
 
 from estimator import checkpoints, training_end
 from estimator.errors import Rendezvous
+from estimator.histograms import read_due
 from estimator.infeed import Infeed, Piece
 from estimator.job import Job, batch_spec
 from estimator.loop_length import loop_length
@@ -137,6 +138,7 @@ class TrainingLoop:
         self.step = step
         self._last_step = last_step
         self._job = job
+        self._histograms_every = job.config.save_histograms_steps
         self._program = job.programs.train()
         self._in_flight: collections.deque[Any] = collections.deque()
 
@@ -224,6 +226,9 @@ class TrainingLoop:
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
             read_state=lambda: jax.tree.map(jax.numpy.copy, state),
             read_params_finite=lambda: bool(all_finite(state.params)),
+            read_histograms=functools.cache(
+                lambda: read_due(before, every_step, self._histograms_every, state.params)
+            ),
         )
 
 

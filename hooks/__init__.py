@@ -20,8 +20,10 @@ from hooks.functions import FinalOpsHook as FinalOpsHook
 from hooks.functions import FunctionHook as FunctionHook
 from hooks.functions import LambdaHook as LambdaHook
 from hooks.garbage import GarbageCollectHook as GarbageCollectHook
+from hooks.histogram import Histogram as Histogram
 from hooks.hyperparameters import HyperparameterSummaryHook as HyperparameterSummaryHook
 from hooks.hyperparameters import TextWriter as TextWriter
+from hooks.images import ImageSummaryHook as ImageSummaryHook
 from hooks.memory import MemoryHook as MemoryHook
 from hooks.nan import NanHook as NanHook
 from hooks.nan import NanLossError as NanLossError

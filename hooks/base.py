@@ -10,6 +10,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from hooks.histogram import Histogram
+
 
 @dataclasses.dataclass(frozen=True)
 class EverySteps:
@@ -142,6 +144,7 @@ class LoopView:
     read_metrics: Callable[[], Mapping[str, np.ndarray]]
     read_state: Callable[[], Any]
     read_params_finite: Callable[[], bool] = lambda: True
+    read_histograms: Callable[[], Mapping[int, Mapping[str, Histogram]]] = dict
 
     @property
     def losses(self) -> np.ndarray:
@@ -160,6 +163,13 @@ class LoopView:
         """The losses under the name `loss`, and the metrics; empty in predict."""
         losses = self.losses
         return {"loss": losses, **self.metrics} if losses.size else {}
+
+    @property
+    def histograms(self) -> Mapping[int, Mapping[str, Histogram]]:
+        """By global step, the histograms of the parameters after that step and of its gradients,
+        under names such as `parameters/Dense_0/kernel` and `gradients/Dense_0/kernel`. Only the
+        steps that are multiples of `RunConfig.save_histograms_steps` have them."""
+        return self.read_histograms()
 
     @property
     def params_finite(self) -> bool:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 
 class EventWriter:
@@ -39,6 +42,34 @@ class EventWriter:
         from tensorboardX.summary import scalar
 
         self._add(scalar(tag, scalar_value), global_step)
+
+    def add_histogram_raw(
+        self,
+        tag: str,
+        min: float,
+        max: float,
+        num: float,
+        sum: float,
+        sum_squares: float,
+        bucket_limits: Sequence[float],
+        bucket_counts: Sequence[float],
+        global_step: int | None = None,
+    ) -> None:
+        """Writes a histogram that was taken elsewhere."""
+        from tensorboardX.summary import histogram_raw
+
+        summary = histogram_raw(tag, min, max, num, sum, sum_squares, bucket_limits, bucket_counts)
+        self._add(summary, global_step)
+
+    def add_image(self, tag: str, image: np.ndarray, global_step: int | None = None) -> None:
+        """Writes an image `[height, width]` or `[height, width, channels]` of 1, 3 or 4 channels:
+        floats from 0 to 1 (what lies outside is clipped), or uint8."""
+        from tensorboardX import summary
+
+        if image.dtype != np.uint8:
+            image = np.round(np.clip(np.nan_to_num(image), 0, 1) * 255).astype(np.uint8)
+        axes = "HW" if image.ndim == 2 else "HWC"
+        self._add(summary.image(tag, image, dataformats=axes), global_step)
 
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None:
         """Writes a text in Markdown."""

@@ -25,7 +25,7 @@ MAY_IMPORT = {
 ESTIMATOR_LAYERS = [
     {"spec", "config", "device_config", "mesh"}
     | {"batches", "loop_length", "loop_shape", "preemption"},
-    {"model", "metrics", "errors", "state", "outline", "export", "runtime"},
+    {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"},
     {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
     | {"device_tables", "inputs", "infeed", "outfeed", "checkpoints", "training_end"},
     {"job", "train_hooks", "training", "evaluation", "prediction"},
@@ -39,6 +39,7 @@ APART = {"export": {"runtime"}, "runtime": {"errors"}}
 
 # Slow to import, or optional: only inside functions.
 IMPORTED_LATE = {
+    "PIL",
     "datasets",
     "grain",
     "orbax",

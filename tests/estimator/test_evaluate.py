@@ -14,6 +14,7 @@ import optax
 import pytest
 
 import estimator as est
+from tests.events import scalars_in
 
 ROWS = 19
 _RANDOM = np.random.default_rng(7)
@@ -443,24 +444,6 @@ def test_without_a_checkpoint_the_initial_variables_are_evaluated_with_a_warning
 
 
 # Where the results go
-
-
-def scalars_in(folder):
-    """Reads {(tag, step): value} back from the event files, record by record."""
-    import struct
-
-    from tensorboardX.proto.event_pb2 import Event  # type: ignore[attr-defined]
-
-    found = {}
-    for path in Path(folder).glob("events.out.tfevents.*"):
-        content = path.read_bytes()
-        while content:
-            (length,) = struct.unpack("<Q", content[:8])
-            event = Event.FromString(content[12 : 12 + length])
-            content = content[12 + length + 4 :]
-            for value in event.summary.value:
-                found[value.tag, event.step] = value.simple_value
-    return found
 
 
 def test_results_are_written_as_events_for_each_name(trained):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 
 import estimator as est
 from tests import fakes
-from tests.fakes import config, dataset, mlp
+from tests.events import values_in
+from tests.fakes import config, dataset, mlp, numbered
 
 
 def with_host_call(host_call: Any) -> Any:
@@ -111,7 +113,7 @@ def test_every_call_is_made_before_train_returns(tmp_path):
         tmp_path,
         iterations_per_loop=2,
     )
-    last = est.hooks.LambdaHook(before_loop=lambda step: step >= 2 and release.set())
+    last = est.hooks.LambdaHook(before_loop=lambda step: release.set() if step >= 2 else None)
     estimator.train(lambda: dataset(80), hooks=[last])
     assert seen == list(range(1, 11))
 
@@ -136,3 +138,21 @@ def test_tensors_that_do_not_fit_the_function_are_refused(
         estimator.train(lambda: dataset(8))
     for word in words:
         assert word in str(caught.value)
+
+
+def test_images_of_the_model_are_written_at_the_due_steps(tmp_path):
+    pytest.importorskip("PIL")
+
+    def model_fn(features, labels, mode, params, context):
+        images = est.hooks.ImageSummaryHook(max_images=1)
+        return dataclasses.replace(
+            mlp(features, labels, mode, params, context),
+            host_call=(images.write, {"x": jnp.reshape(features["x"], [-1, 2, 2])}),
+            training_hooks=[images],
+        )
+
+    estimator = est.Estimator(
+        model_fn, tmp_path, config(host_call_every_n_steps=2), train_batch_size=4
+    )
+    estimator.train(lambda: numbered(20))
+    assert [(value.tag, step) for step, value in values_in(tmp_path)] == [("x/0", 2), ("x/0", 4)]

@@ -28,6 +28,7 @@ class ViewMaker:
         examples=None,
         mode="train",
         state="the state",
+        histograms=None,
     ):
         if losses is None:
             losses = [1.0] * (step - before)
@@ -53,6 +54,7 @@ class ViewMaker:
                 "metrics", {name: np.asarray(values) for name, values in (metrics or {}).items()}
             ),
             read_state=reader("state", state),
+            read_histograms=reader("histograms", histograms or {}),
         )
 
 

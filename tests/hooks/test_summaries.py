@@ -1,8 +1,31 @@
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hooks import EverySecs, EverySteps, SummaryHook
+from hooks import EventWriter, EverySecs, EverySteps, Histogram, SummaryHook
+from tests.events import scalars_in, values_in
+
+# Of the numbers -3 and 4.
+TWO = Histogram(
+    counts=np.array([1.0, 1.0]), minimum=-3.0, maximum=4.0, total=1.0, squares=25.0, non_finite=0
+)
+
+
+class RawWriter:
+    """Remembers scalars and histograms."""
+
+    def __init__(self):
+        self.scalars, self.histograms = [], []
+
+    def add_scalar(self, tag, scalar_value, global_step=None):
+        self.scalars.append((tag, global_step, scalar_value))
+
+    def flush(self):
+        pass
+
+    def add_histogram_raw(self, tag, *, global_step, **values):
+        self.histograms.append((tag, global_step))
 
 
 def test_each_due_step_is_written_with_its_own_number_and_values(make_view, writer):
@@ -46,7 +69,9 @@ def test_what_is_written_does_not_depend_on_how_the_run_was_cut(make_view, every
 
 
 def test_a_loop_without_a_due_step_is_not_read(make_view, writer):
-    SummaryHook(writer, EverySteps(100)).after_loop(make_view(0, 99))
+    hook = SummaryHook(writer, EverySteps(100))
+    hook.after_loop(make_view(0, 50))
+    hook.after_loop(make_view(50, 99))
     assert make_view.reads == []
     assert writer.scalars == []
 
@@ -100,18 +125,53 @@ def test_another_process_than_the_chief_neither_writes_nor_reads(make_view, make
 
 def test_tensorboard_reads_back_what_was_written(make_view, tmp_path):
     tensorboardX = pytest.importorskip("tensorboardX")
-    from tensorboardX.proto import event_pb2
 
     with tensorboardX.SummaryWriter(str(tmp_path)) as writer:
         hook = SummaryHook(writer, EverySteps(2))
-        hook.after_loop(make_view(0, 4, losses=[1, 2, 3, 4]))
-        hook.end(make_view(0, 4))
-    data = next(tmp_path.iterdir()).read_bytes()
-    parse = event_pb2.Event.FromString  # pyright: ignore[reportAttributeAccessIssue]
-    events = []
-    while data:  # a record is: length (8 bytes), its CRC (4), the event, its CRC (4)
-        length = int.from_bytes(data[:8], "little")
-        events.append(parse(data[12 : 12 + length]))
-        data = data[16 + length :]
-    scalars = [(e.step, v.tag, v.simple_value) for e in events for v in e.summary.value]
-    assert scalars == [(2, "loss", 2.0), (4, "loss", 4.0)]
+        hook.after_loop(make_view(0, 4, losses=[1, 2, 3, 4], histograms={4: {"gradients/w": TWO}}))
+        hook.end(make_view(4, 4))
+    assert scalars_in(tmp_path) == {
+        ("loss", 2): 2.0,
+        ("loss", 4): 4.0,
+        ("norm/gradients", 4): 5.0,
+    }
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["EventWriter", "tensorboardX"])
+def test_tensorboard_reads_histograms_back(make_view, tmp_path, own):
+    if own:
+        writer = EventWriter(tmp_path)
+    else:
+        writer = pytest.importorskip("tensorboardX").SummaryWriter(str(tmp_path))
+    hook = SummaryHook(writer, None)
+    hook.after_loop(make_view(0, 4, histograms={4: {"gradients/w": TWO}}))
+    hook.end(make_view(4, 4))
+    writer.close()
+    [(step, histo)] = [(step, v.histo) for step, v in values_in(tmp_path) if v.tag == "gradients/w"]
+    assert (step, histo.min, histo.max, histo.num, histo.sum, histo.sum_squares) == (
+        (4, -3.0, 4.0, 2, 1.0, 25.0)
+    )
+    assert list(histo.bucket) == [1, 1]
+    assert list(histo.bucket_limit) == [0.5, 4.0]
+
+
+def test_histograms_come_one_loop_late_with_the_norm_over_all_of_a_kind(make_view):
+    writer = RawWriter()
+    hook = SummaryHook(writer, EverySteps(100))
+    one = {"gradients/a": TWO, "gradients/b": TWO, "parameters/a": TWO}
+    hook.after_loop(make_view(0, 10, histograms={5: one}))
+    assert writer.histograms == []
+    hook.after_loop(make_view(10, 20))
+    assert writer.histograms == [(name, 5) for name in one]
+    assert writer.scalars == [
+        ("norm/gradients", 5, pytest.approx(50**0.5)),
+        ("norm/parameters", 5, 5.0),
+    ]
+
+
+def test_a_writer_of_scalars_alone_is_given_no_histograms(make_view, writer):
+    hook = SummaryHook(writer, None)
+    hook.after_loop(make_view(0, 10, histograms={5: {"gradients/a": TWO}}))
+    hook.end(make_view(10, 10))
+    assert writer.scalars == []
+    assert make_view.reads == []
