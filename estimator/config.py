@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from estimator.device_config import DeviceConfig
+from estimator.input_config import InputPipelineConfig, Resume
 from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
 from hooks import EverySecs, EverySteps, PreemptionWatcher
@@ -53,6 +54,12 @@ class RunConfig:
         its end. When it is over and the run has still not ended, the log gets the stacks of all
         threads, and the process ends. None waits as long as it takes.
       devices: where the model runs.
+      input: how input_fn is deployed over hosts and replicas, and how its tensors lie.
+      input_resume: where the input of a run begins that goes on from a checkpoint: "continue"
+        where that checkpoint left it, or "restart" at its start, as for other data.
+      require_exact_resume: refuses, before training, an input that would be resumed by reading
+        and dropping what came before (an iterator, tf.data, torch), which trusts that it comes
+        again in the same order; and, when a run goes on, an input that is not the one saved.
     """
 
     model_dir: str | os.PathLike[str] | None = None
@@ -71,6 +78,9 @@ class RunConfig:
     preemption_watchers: Sequence[PreemptionWatcher] = ()
     preemption_grace_secs: float | None = None
     devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
+    input: InputPipelineConfig = dataclasses.field(default_factory=InputPipelineConfig)
+    input_resume: str = Resume.CONTINUE
+    require_exact_resume: bool = False
 
     def __post_init__(self) -> None:
         loop_length(self.iterations_per_loop)
@@ -103,6 +113,19 @@ class RunConfig:
         _check_watchers(self.preemption_watchers)
         if self.preemption_grace_secs is not None:
             positive_secs("preemption_grace_secs", self.preemption_grace_secs)
+        if not isinstance(self.input, InputPipelineConfig):
+            raise TypeError(
+                f"input must be an InputPipelineConfig, got {type(self.input).__name__}. "
+                "Write input=InputPipelineConfig(deployment='per_replica')."
+            )
+        if self.input_resume not in list(Resume):
+            raise ValueError(
+                f"input_resume={self.input_resume!r} is not known. Use one of {', '.join(Resume)}."
+            )
+        if not isinstance(self.require_exact_resume, bool):
+            raise TypeError(
+                f"require_exact_resume must be True or False, got {self.require_exact_resume!r}."
+            )
         if not isinstance(self.devices, DeviceConfig):
             raise TypeError(
                 f"devices must be a DeviceConfig, got {type(self.devices).__name__}. "

@@ -163,7 +163,9 @@ class Estimator:
     ) -> Estimator:
         """Trains from the newest checkpoint in model_dir, or from the start if there is none.
 
-        The input goes on where that checkpoint left it; if it was at its end, it starts again.
+        The input goes on where that checkpoint left it, also in a second call; if it was at its
+        end, it starts again, and so it does, with a warning, if it is another one. See
+        `RunConfig.input_resume` and `RunConfig.require_exact_resume`.
 
         Args:
           input_fn: called with whichever of `params`, `mode`, `config` and `context` it

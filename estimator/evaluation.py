@@ -55,6 +55,7 @@ def evaluate(
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
     ):
         spec = batch_spec(source)
+        job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, checkpoint)
         all_hooks = [*hooks, *outline.hooks, StopOnNoticeHook(notices)]
         with HookSequence(all_hooks) as sequence:

@@ -13,7 +13,7 @@ import numpy as np
 
 from estimator.batches import Batches, ResidentBatches, Stacked
 from estimator.errors import Rendezvous
-from estimator.mesh import Placement
+from estimator.input_partition import InputPartition
 from input_pipeline import ClosableQueue, Position, QueueClosed, Source, Stack
 
 _IN_FLIGHT = 2
@@ -82,7 +82,7 @@ class Infeed:
     Args:
       source: read by the thread from now on, and closed when the run ends.
       rendezvous: owns the thread, and carries its errors.
-      placement: where the batches go.
+      partition: where the batches go.
       capacity: batches stacked in one transfer.
       limit: batches to read at most; None reads to the end.
       padding: what becomes of partial batches.
@@ -94,7 +94,7 @@ class Infeed:
         self,
         source: Source,
         rendezvous: Rendezvous,
-        placement: Placement,
+        partition: InputPartition,
         *,
         capacity: int,
         limit: int | None,
@@ -103,7 +103,7 @@ class Infeed:
         table: tuple[Any, Any] | None = None,
     ):
         self._source = source
-        self._placement = placement
+        self._partition = partition
         self._capacity = capacity
         self._limit = limit
         known = [n for n in (limit, source.num_batches()) if n is not None]
@@ -227,8 +227,7 @@ class Infeed:
 
     def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Stacked:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
-        _, batch_size = batches.shape
-        batches = jax.device_put(batches, self._placement.for_batch_size(batch_size))
+        batches = jax.device_put(batches, self._partition.shardings(batches))
         if self._table is None:
             return batches
         features, labels = self._table

@@ -16,6 +16,7 @@ from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
+from estimator.input_partition import InputPartition
 from estimator.inputs import open_source
 from estimator.mesh import Placement
 from estimator.outline import Outline
@@ -47,6 +48,11 @@ class Job:
     placement: Placement
     programs: Programs
     tables: DeviceTables
+
+    @property
+    def partition(self) -> InputPartition:
+        """Where batches go on the devices."""
+        return InputPartition(self.placement, self.config.input)
 
     @property
     def is_chief(self) -> bool:
@@ -111,7 +117,7 @@ class Job:
         return Infeed(
             source,
             rendezvous,
-            self.placement,
+            self.partition,
             capacity=self.programs.capacity(mode, spec, outline, wanted, step_bytes=step_bytes),
             limit=limit,
             padding=_padding(mode, outline),

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from estimator.spec import EstimatorSpec, ModeKeys
+from input_pipeline import BatchAxes
 
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "model", "context")
 RESERVED_PARAMS = ("batch_size", "context")
@@ -228,7 +229,7 @@ class Model:
     Args:
       model_fn: called with whichever of `MODEL_FN_ARGUMENTS` it names.
       params: the user's hyperparameters; model_fn gets a copy with the reserved keys filled in.
-      config: the RunConfig, for model_fn.
+      config: the RunConfig, for model_fn; says where that sees the batch of each tensor.
       num_replicas: for `ModelContext`.
       model: as in `Estimator(model=...)`.
 
@@ -251,14 +252,16 @@ class Model:
         self._params = params
         self._config = config
         self._num_replicas = num_replicas
+        self._batch_axes = BatchAxes(config.input.batch_axis)
         self._holder = variable_holder(model)
 
     def init(
         self, key: jax.Array, features: Any, labels: Any, mode: ModeKeys
     ) -> tuple[Variables, EstimatorSpec]:
         """Makes the variables that model_fn uses in `mode`, and the spec that it returns."""
+        restored, _ = self._batch_axes.restored((features, labels))
         call = self._call(features, labels, mode, jnp.int32(0), key, None)
-        return self._holder.init(key, features, call)
+        return self._holder.init(key, restored, call)
 
     def apply(
         self,
@@ -299,6 +302,7 @@ class Model:
             batch_size=batch_size,
             num_replicas=self._num_replicas,
         )
+        features, labels = self._batch_axes.restored((features, labels))
         values = {
             "features": features,
             "labels": labels,

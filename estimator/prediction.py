@@ -49,6 +49,7 @@ def predict(
             return
         check_features(features)
         spec = (features, None)
+        job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
         chosen = _Chosen.of(keys, outline, source.host_column_names)
         with HookSequence([*hooks, *outline.hooks]) as sequence:

@@ -17,6 +17,7 @@ from estimator import checkpoints, training_end
 from estimator.errors import Rendezvous
 from estimator.histograms import read_due
 from estimator.infeed import Infeed, Piece
+from estimator.input_config import Resume
 from estimator.job import Job, batch_spec
 from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
@@ -26,7 +27,7 @@ from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotices
-from input_pipeline import PositionError, Source
+from input_pipeline import PositionError, RegroupedInputError, Source
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ def train(
         notices = stack.enter_context(job.stop_notices())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
         spec = batch_spec(source)
+        job.partition.check(spec)
         initializer = job.programs.initializer(mode, spec)
         outline = initializer.outline
         if checkpoint is None:
@@ -100,23 +102,39 @@ def _source_at(
     checkpoint: Path | None,
     stack: contextlib.ExitStack,
 ) -> Source:
-    """Opens the input where the checkpoint left it; from its start if it was at its end.
+    """Opens the input where the checkpoint left it; from its start if it was at its end, or if
+    the config says so.
 
     What is opened is closed with `stack`.
     """
+    exact = job.config.require_exact_resume
 
     def opened() -> Source:
         source = job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
         stack.callback(source.close)
+        if exact and source.seeks_by_reading:
+            raise ValueError(
+                "require_exact_resume=True, but this input has no position: a run that goes on "
+                "would read and drop what came before, and trust that it comes again in the same "
+                "order. Use a Dataset of arrays or of a random access source, or grain."
+            )
         return source
 
     source = opened()
-    position = None if checkpoint is None else checkpoints.input_position(checkpoint)
+    position = None
+    if checkpoint is not None and job.config.input_resume == Resume.CONTINUE:
+        position = checkpoints.input_position(checkpoint)
     if position is None:
         return source
     try:
         source.seek(position)
     except PositionError as error:
+        if exact or isinstance(error, RegroupedInputError):
+            error.add_note(
+                f"The position is that of {checkpoint}. RunConfig(input_resume='restart') starts "
+                "the input at its beginning."
+            )
+            raise
         logger.warning("The input is not the one of %s and starts anew: %s", checkpoint, error)
     else:
         if not source.at_end():

@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 
+from input_pipeline.batch_axes import BatchAxes, FrontReader
 from input_pipeline.batch_source import BatchSource
 from input_pipeline.dataset import Dataset
 from input_pipeline.iterables import IterableReader
+from input_pipeline.layout import joined, split
 from input_pipeline.libraries import (
     grain_data,
     huggingface,
@@ -44,7 +46,12 @@ _LIBRARIES = {
 
 
 def make_source(
-    data: Any, *, batch_size: int, drop_remainder: bool = False, host_columns: bool = False
+    data: Any,
+    *,
+    batch_size: int,
+    drop_remainder: bool = False,
+    host_columns: bool = False,
+    batch_axis: Mapping[str, int] | None = None,
 ) -> Source:
     """Returns a source of batches of `batch_size` examples.
 
@@ -54,13 +61,20 @@ def make_source(
         `[num_examples, ...]` in any nested dict, tuple or namedtuple; a plain tuple of two is
         always `(features, labels)`;
         a list, iterable, iterator or generator of batches, each `(features, labels)` or
-        features, or a function without arguments that returns one (which can start over);
+        features, or a function without arguments that returns one (which can start over). An
+        iterator must be a new one in each call: to resume, one counts from where it is given.
+        No error that `itertools.chain` hides in itself (a StopIteration out of a `map` in it)
+        can be told from the end;
         a `Dataset`; a `Source`, which is returned as it is; a DataFrame; or a dataset or
         loader of grain, tf.data, tfds, torch or Hugging Face.
       batch_size: examples in each batch, at least 1.
       drop_remainder: leave batches with fewer examples out instead of padding them.
       host_columns: put columns of a features dict that hold no numbers (strings, bytes) into
         `Stack.host_columns`, instead of refusing them.
+      batch_axis: name of a tensor, such as `features/image` or `labels`, -> which dimension of
+        it is the batch, in arrays and in batches that others made; the first where it is not
+        named. What the source gives has it in front. A `Dataset`, and libraries' datasets of
+        examples, are batched in front to begin with.
 
     Raises:
       TypeError: `data` is something else.
@@ -73,11 +87,17 @@ def make_source(
                 f"The source has batch_size={data.batch_size}, but {batch_size} is needed here."
             )
         return data
+    axes = BatchAxes(batch_axis or {})
+    if isinstance(data, Mapping | tuple) or _is_array(data):
+        data = joined(axes.to_front(split(data)))
     found = _adapted(data, batch_size)
     if isinstance(found, Dataset):
         return found.source(batch_size, drop_remainder=drop_remainder, host_columns=host_columns)
     return BatchSource(
-        found, batch_size=batch_size, drop_remainder=drop_remainder, host_columns=host_columns
+        FrontReader(found, axes) if axes.axes else found,
+        batch_size=batch_size,
+        drop_remainder=drop_remainder,
+        host_columns=host_columns,
     )
 
 
@@ -93,6 +113,11 @@ def _adapted(data: Any, batch_size: int) -> Dataset | BatchReader:
         return Dataset.from_arrays(data)
     if _is_function_without_arguments(data):
         return IterableReader(lambda: _iterator_of(data), batch_size=batch_size)
+    if inspect.isgenerator(data) and inspect.getgeneratorstate(data) == inspect.GEN_CLOSED:
+        raise ValueError(
+            "input_fn returned a generator that has been read to its end or closed before. Make a "
+            "new one in each call, or return the generator function itself."
+        )
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | set | frozenset):
         return IterableReader(
             lambda: iter(data),

@@ -35,6 +35,7 @@ class ArraySource(Source):
         host_columns: Mapping[str, np.ndarray] | None = None,
     ):
         self.batch_size = cuts.size
+        self.common_position = order.ends_in_shards
         self._spec = columns.layout.element_spec(cuts.size)
         self._columns = columns
         self._host_columns = host_columns or {}

@@ -57,6 +57,7 @@ class BatchSource(Source):
         self.batch_size = batch_size
         self.seeks_by_reading = reader.seeks_by_reading
         self.shapes_vary = reader.shapes_vary
+        self.common_position = reader.common_position
         self._reader = reader
         self._drop_remainder = drop_remainder
         self._host_columns = HostColumns() if host_columns else None

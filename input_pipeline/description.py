@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
+from input_pipeline.layout import leaf_name
 from input_pipeline.source import Source
 
 
@@ -15,7 +16,7 @@ def describe(source: Source) -> str:
         return "no batches"
     lines, total = [], 0
     for path, leaf in jax.tree_util.tree_flatten_with_path(pair)[0]:
-        name = ("features", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
+        name = leaf_name(path)
         size = int(np.prod(leaf.shape)) * leaf.dtype.itemsize
         total += size
         lines.append(f"{name}: {leaf.dtype} {list(leaf.shape)}, {size:,} bytes")

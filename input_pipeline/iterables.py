@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from input_pipeline.positions import check_same_input
 from input_pipeline.reader import BatchReader, OwnedIterator
 from input_pipeline.skipping import SkipReport
 from input_pipeline.source import Position, PositionError
@@ -48,13 +49,7 @@ class CountingReader(BatchReader):
         return {"kind": "batches", "batch_size": self._batch_size, "batches": self._batches}
 
     def seek(self, position: Position) -> None:
-        expected = self.position()
-        for key in ("kind", "batch_size"):
-            if position.get(key) != expected[key]:
-                raise PositionError(
-                    f"The saved position of the input has {key}={position.get(key)!r}, this input "
-                    f"has {expected[key]!r}. Feed the input that was saved, or start it afresh."
-                )
+        check_same_input(position, self.position())
         self._go_to(position["batches"])
 
     def num_batches(self) -> int | None:

@@ -23,13 +23,21 @@ def joined(pair: tuple[Any, Any]) -> Any:
     return features if labels is None else pair
 
 
+def leaf_name(path: Any) -> str:
+    """Returns a name such as `features['image']` for the path of a leaf of (features, labels)."""
+    return ("features", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
+
+
+def tensor_name(path: Any) -> str:
+    """Returns a name such as `features/image`, by which settings name a leaf."""
+    rest = jax.tree_util.keystr(path[1:], simple=True, separator="/")
+    return "/".join(filter(None, [("features", "labels")[path[0].idx], rest]))
+
+
 def named_leaves(pair: tuple[Any, Any]) -> tuple[list[str], list[np.ndarray], Any]:
     """Returns names such as `features['image']`, the leaves as numpy arrays, and the treedef."""
     paths_and_leaves, treedef = jax.tree_util.tree_flatten_with_path(pair)
-    names = [
-        ("features", "labels")[path[0].idx] + jax.tree_util.keystr(path[1:])
-        for path, _ in paths_and_leaves
-    ]
+    names = [leaf_name(path) for path, _ in paths_and_leaves]
     return names, [to_numpy(leaf) for _, leaf in paths_and_leaves], treedef
 
 

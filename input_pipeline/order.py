@@ -129,6 +129,11 @@ class Order:
         return position["epoch"], examples
 
     @property
+    def ends_in_shards(self) -> bool:
+        """Whether the last step makes shards, whose position is that of all of them."""
+        return self._last_shard is not None
+
+    @property
     def _last_shard(self) -> Shard | None:
         last = self.steps[-1] if self.steps else None
         return last if isinstance(last, Shard) else None

@@ -70,6 +70,7 @@ class PlanReader(BatchReader):
     def __init__(self, plan: Plan, assembly: Assembly):
         self.seeks_by_reading = plan.root.num_examples is None
         self.shapes_vary = assembly.pad_to is not None
+        self.common_position = plan.order.ends_in_shards and plan.batch_limit is None
         self._plan = plan
         self._assembly = assembly
         self._epoch = 0

@@ -5,7 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import overload
 
-from input_pipeline.source import Position
+from input_pipeline.source import Position, PositionError, RegroupedInputError
+
+
+def check_same_input(position: Position, own: Position) -> None:
+    """Refuses the position of another kind of input, or of batches of another size.
+
+    Args:
+      position: that was saved.
+      own: one of the input that is to go on from it.
+
+    Raises:
+      PositionError: `kind` differs.
+      RegroupedInputError: only `batch_size` differs.
+    """
+    if position.get("kind") != own["kind"]:
+        raise PositionError(
+            f"The saved position of the input is of kind {position.get('kind')!r}, this input is "
+            f"of kind {own['kind']!r}. Feed the input that was saved, or start it afresh."
+        )
+    if position.get("batch_size") != own["batch_size"]:
+        raise RegroupedInputError(
+            f"The saved position of the input counts batches of {position.get('batch_size')} "
+            f"examples, and this input is read in batches of {own['batch_size']}: its place among "
+            "the examples cannot be told. Keep the batch size, start the input afresh, or use a "
+            "Dataset, which counts examples."
+        )
 
 
 class LazyPositions(Sequence[Position]):

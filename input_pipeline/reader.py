@@ -20,10 +20,12 @@ class BatchReader(abc.ABC):
       seeks_by_reading: whether `seek` reads and drops what comes before, and so counts on the
         data to come in the same order again.
       shapes_vary: whether trailing shapes may differ between batches, on purpose.
+      common_position: whether the position is that of all shards, see `Source`.
     """
 
     seeks_by_reading: bool = False
     shapes_vary: bool = False
+    common_position: bool = False
 
     @abc.abstractmethod
     def next(self) -> tuple[Any] | None:

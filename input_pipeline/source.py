@@ -19,6 +19,11 @@ class PositionError(ValueError):
     """The position belongs to another input than this source reads."""
 
 
+class RegroupedInputError(PositionError):
+    """The position is that of this input in batches of another size, or in another number of
+    pipelines, and cannot be translated."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InputContext:
     """Which part of the job one call of input_fn feeds; `params["context"]` in input_fn.
@@ -78,6 +83,8 @@ class Source(abc.ABC):
       seeks_by_reading: whether `seek` reads and drops what comes before, and so counts on the
         data to come in the same order again.
       shapes_vary: whether trailing shapes may differ between stacks, on purpose.
+      common_position: whether the position is that of all shards of the data that are read in
+        step, so that any number of shards can go on from it.
       table: arrays that should be put on the devices once. Stacks then have the numbers of its
         rows as features, `[capacity, batch]` int32, and no labels. None where stacks hold the
         data itself.
@@ -86,6 +93,7 @@ class Source(abc.ABC):
     batch_size: int
     seeks_by_reading: bool = False
     shapes_vary: bool = False
+    common_position: bool = False
     table: Columns | None = None
 
     @property
@@ -141,7 +149,8 @@ class Source(abc.ABC):
         """Continues at `position`, before or after the first `read`.
 
         Raises:
-          PositionError: `position` was made by a different kind or size of input.
+          PositionError: `position` was made by a different kind or size of input; a
+        RegroupedInputError if by this one, grouped in another way.
         """
 
     @abc.abstractmethod

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from input_pipeline.positions import check_same_input
 from input_pipeline.reader import BatchReader, OwnedIterator
 from input_pipeline.source import Position, PositionError
 
@@ -18,15 +19,16 @@ def adapt(data: Any, batch_size: int) -> BatchReader | None:
     import grain
 
     if isinstance(data, grain.MapDataset | grain.IterDataset | grain.DataLoader):
-        return GrainReader(data)
+        return GrainReader(data, batch_size)
     return None
 
 
 class GrainReader(BatchReader):
     """Reads batches; the position holds the state of grain's own iterator."""
 
-    def __init__(self, data: Any):
+    def __init__(self, data: Any, batch_size: int):
         self._data = data
+        self._batch_size = batch_size
         self._state: Any = None
         self._last: Any = None
         self._iterator = OwnedIterator(self._open, library="grain")
@@ -38,14 +40,10 @@ class GrainReader(BatchReader):
         return element
 
     def position(self) -> Position:
-        return {"kind": "grain", "state": self._state}
+        return {"kind": "grain", "batch_size": self._batch_size, "state": self._state}
 
     def seek(self, position: Position) -> None:
-        if position.get("kind") != "grain":
-            raise PositionError(
-                f"The saved position of the input is of kind {position.get('kind')!r}, this input "
-                "is of kind 'grain'. Feed the input that was saved, or start it afresh."
-            )
+        check_same_input(position, self.position())
         self._state = position["state"]
         self._iterator.restart()
 

@@ -11,6 +11,8 @@ import pytest
 from estimator.device_config import DeviceConfig
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
+from estimator.input_config import InputPipelineConfig
+from estimator.input_partition import InputPartition
 from estimator.mesh import Placement
 from input_pipeline import make_source
 
@@ -27,7 +29,8 @@ def _no_thread_is_left_behind():
 def open_infeed(rendezvous, data, *, batch_size=4, devices=1, **options):
     options = {"capacity": 3, "limit": None, "padding": Padding.MASKED, **options}
     placement = Placement.make(DeviceConfig(devices=jax.devices()[:devices]))
-    return Infeed(make_source(data, batch_size=batch_size), rendezvous, placement, **options)
+    partition = InputPartition(placement, InputPipelineConfig())
+    return Infeed(make_source(data, batch_size=batch_size), rendezvous, partition, **options)
 
 
 def numbers(rows):

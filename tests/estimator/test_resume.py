@@ -114,6 +114,73 @@ def test_another_input_starts_at_its_beginning_with_a_warning(tmp_path, caplog):
     assert ids.ids[-1] == [0, 1]
 
 
+def test_a_restarted_input_begins_anew_while_the_state_goes_on(tmp_path):
+    ids = fakes.IdLog()
+    make(tmp_path, params={"host_call": ids}).train(lambda: dataset(10).repeat(), steps=3)
+    again = make(tmp_path, params={"host_call": ids}, input_resume="restart")
+    again.train(lambda: dataset(10).repeat(), steps=2)
+    assert ids.steps == [1, 2, 3, 4, 5]
+    assert ids.ids[3:] == [[0, 1], [2, 3]]
+
+
+def test_another_batch_size_goes_on_at_the_next_example(tmp_path):
+    first, second = fakes.IdLog(), fakes.IdLog()
+    make(tmp_path, params={"host_call": first}).train(shuffled, steps=3)
+    make(tmp_path, batch_size=5, params={"host_call": second}).train(shuffled, steps=9)
+    order = [np.random.default_rng([3, epoch]).permutation(50) for epoch in range(2)]
+    assert first.all_ids + second.all_ids == np.concatenate(order)[:51].tolist()
+
+
+def iterators_of(size):
+    return lambda: fakes.batches(40, size)
+
+
+def test_another_batch_size_is_refused_where_batches_are_counted(tmp_path, compilations):
+    make(tmp_path).train(iterators_of(2), steps=3)
+    before = compilations.count
+    with pytest.raises(ValueError, match=r"batches of 2 examples.*in batches of 4") as caught:
+        make(tmp_path, batch_size=4).train(iterators_of(4), steps=1)
+    assert compilations.count == before
+    assert "input_resume='restart'" in caught.value.__notes__[0]
+    make(tmp_path, batch_size=4, input_resume="restart").train(iterators_of(4), steps=1)
+    assert fakes.latest_step(make(tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    "input_fn",
+    [
+        iterators_of(2),
+        lambda: iterators_of(2),
+        lambda: list(fakes.batches(40, 2)),
+        lambda: est.input_pipeline.Dataset.from_generator(lambda: fakes.batches(40, 1)).batch(2),
+    ],
+    ids=["generator", "function", "list", "generated dataset"],
+)
+def test_what_is_resumed_by_reading_is_refused_where_resume_must_be_exact(
+    tmp_path, nothing_compiled, input_fn
+):
+    with pytest.raises(ValueError, match=r"require_exact_resume=True.*no position"):
+        make(tmp_path, require_exact_resume=True).train(input_fn, steps=1)
+
+
+def test_where_resume_must_be_exact_another_input_is_an_error(tmp_path):
+    ids = fakes.IdLog()
+    for _ in range(2):
+        exact = make(tmp_path, params={"host_call": ids}, require_exact_resume=True)
+        exact.train(shuffled, steps=3)
+    assert ids.all_ids == np.random.default_rng([3, 0]).permutation(50)[:12].tolist()
+    with pytest.raises(est.input_pipeline.PositionError, match="num_examples") as caught:
+        exact.train(lambda: dataset(12).repeat(), steps=1)
+    assert "restart" in caught.value.__notes__[0]
+
+
+def test_a_generator_that_was_used_before_is_refused_with_the_way_out(tmp_path):
+    batches = fakes.batches(40, 2)
+    make(tmp_path).train(lambda: batches, steps=3)
+    with pytest.raises(ValueError, match=r"generator that has been read.*new one in each call"):
+        make(tmp_path).train(lambda: batches, steps=3)
+
+
 OPTIMIZERS = {
     "momentum": lambda: optax.sgd(0.02, momentum=0.9),
     "clipped adamw with a schedule": lambda: optax.chain(

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from input_pipeline import PositionError, QueueClosed, Stack, make_source
+from input_pipeline import PositionError, QueueClosed, RegroupedInputError, Stack, make_source
 
 grain = pytest.importorskip("grain")
 
@@ -190,3 +190,10 @@ def test_worker_processes_give_the_same_batches_before_and_after_a_resume(parsed
     assert batches_in(read(resumed, 2)) == batches_in(stack)[2:]
     source.close()
     resumed.close()
+
+
+def test_the_position_at_another_batch_size_is_refused():
+    source = make_source(map_dataset(), batch_size=2)
+    read(source, 3)
+    with pytest.raises(RegroupedInputError, match=r"batches of 2 .* in batches of 4"):
+        make_source(map_dataset(), batch_size=4).seek(source.position())
