@@ -17,19 +17,20 @@ VERSION := $(call version_of,$(PYTHON))
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
-.PHONY: help demo test test-fast test-tpu lint format bench clean
+.PHONY: help demo test test-fast test-faults test-tpu lint format bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 help:
-	@echo 'make demo       train, evaluate, predict, resume and export on real handwritten digits'
-	@echo 'make test       the whole test suite (TEST_ARGS="-k loop" for a part of it)'
-	@echo 'make test-fast  the test suite without its slow tests'
-	@echo 'make test-tpu   compiles the loops for a TPU; none is needed, but 640 MB of libtpu'
-	@echo 'make lint       ruff and pyright'
-	@echo 'make format     ruff rewrites the sources'
-	@echo 'make bench      steps per second against hand-written loops'
-	@echo 'make clean      removes what the other targets made'
+	@echo 'make demo        train, evaluate, predict, resume and export on real handwritten digits'
+	@echo 'make test        the whole test suite (TEST_ARGS="-k loop" for a part of it)'
+	@echo 'make test-fast   the test suite without its slow tests'
+	@echo 'make test-faults kills more than 200 training runs at random, and sees that nothing is lost'
+	@echo 'make test-tpu    compiles the loops for a TPU; none is needed, but 640 MB of libtpu'
+	@echo 'make lint        ruff and pyright'
+	@echo 'make format      ruff rewrites the sources'
+	@echo 'make bench       steps per second against hand-written loops'
+	@echo 'make clean       removes what the other targets made'
 
 demo: $(VENV)/installed-demo
 	$(BIN)/python examples/digits.py
@@ -39,6 +40,9 @@ test: $(VENV)/installed-test
 
 test-fast: $(VENV)/installed-test
 	$(BIN)/python -m pytest -n 2 -m 'not slow' $(TEST_ARGS)
+
+test-faults: $(VENV)/installed-test
+	FAULT_TRAJECTORIES=75 $(BIN)/python -m pytest -n 2 tests/faults
 
 test-tpu: $(VENV)/installed-test $(VENV)/installed-tpu
 	$(BIN)/python -m pytest -n 2 tests/tpu
