@@ -35,10 +35,13 @@ from hooks.profile import ProfilerHook as ProfilerHook
 from hooks.progress import ProgressHook as ProgressHook
 from hooks.report import LoggingHook as LoggingHook
 from hooks.report import ThroughputHook as ThroughputHook
+from hooks.scalars import ScalarsHook as ScalarsHook
 from hooks.sequence import HookSequence as HookSequence
 from hooks.stop import StopAfterSecsHook as StopAfterSecsHook
 from hooks.stop import StopAtStepHook as StopAtStepHook
 from hooks.summaries import SummaryHook as SummaryHook
+from hooks.trackers import MlflowHook as MlflowHook
+from hooks.trackers import WandbHook as WandbHook
 from hooks.wait import GlobalStepWaiterHook as GlobalStepWaiterHook
 from hooks.watchers import CallableWatcher as CallableWatcher
 from hooks.watchers import FileWatcher as FileWatcher

@@ -44,12 +44,7 @@ class CheckpointSaverHook(Hook):
         self._settled_step: int | None = None
 
     def begin(self, context: HookContext) -> None:
-        if context.mode != "train":
-            # Elsewhere LoopView.step counts batches: a checkpoint of it would be misnamed.
-            raise ValueError(
-                f"CheckpointSaverHook saves the progress of training, but the mode is "
-                f"{context.mode!r}. Give it to train()."
-            )
+        checks.training(self, context)
         self._settled_step = None
 
     def next_step(self, step: int) -> int | None:

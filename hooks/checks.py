@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hooks.base import Every, EverySecs, EverySteps, Hook
+from hooks.base import Every, EverySecs, EverySteps, Hook, HookContext
 
 
 def positive_int(name: str, value: Any) -> int:
@@ -95,3 +95,16 @@ def list_of_save_listeners(name: str, value: Any) -> list[Any]:
                 f"{listener!r}."
             )
     return listeners
+
+
+def training(hook: Hook, context: HookContext) -> None:
+    """Refuses a run that is no training: elsewhere `LoopView.step` counts batches.
+
+    Raises:
+      ValueError: it is none.
+    """
+    if context.mode != "train":
+        raise ValueError(
+            f"{type(hook).__name__} is for the steps of training, but the mode is "
+            f"{context.mode!r}. Give it to train()."
+        )

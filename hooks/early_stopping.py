@@ -62,11 +62,7 @@ class EarlyStoppingHook(Hook):
         self._results: list[EvalResult] = []
 
     def begin(self, context: HookContext) -> None:
-        if context.mode != "train":
-            raise ValueError(
-                f"EarlyStoppingHook judges the progress of training, but the mode is "
-                f"{context.mode!r}. Give it to train()."
-            )
+        checks.training(self, context)
         self._folder = eval_dir(context.model_dir, self._name)
         self._read = None
         self._results = []

@@ -43,6 +43,7 @@ IMPORTED_LATE = {
     "PIL",
     "datasets",
     "grain",
+    "mlflow",
     "orbax",
     "pandas",
     "rich",
@@ -51,6 +52,7 @@ IMPORTED_LATE = {
     "tensorflow_datasets",
     "torch",
     "tqdm",
+    "wandb",
 }
 
 
