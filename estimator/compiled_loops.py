@@ -28,6 +28,7 @@ class CompiledLoops:
       step: one step, jitted, so that its trace is shared by all that is compiled.
       placement: where carry and outputs lie.
       every_n: steps between those whose `Outputs.every_n` is kept.
+      gathers: whether outputs with an entry for each example leave whole on every device.
       carry: arrays, or shapes with shardings, of the arguments to come.
       constants: likewise.
       batches: likewise.
@@ -43,6 +44,7 @@ class CompiledLoops:
         placement: Placement,
         *,
         every_n: int,
+        gathers: bool,
         carry: Any,
         constants: Any,
         batches: Stacked,
@@ -58,7 +60,7 @@ class CompiledLoops:
         check_carry(carry, new_carry)
         self.convolves = "conv_general_dilated" in str(traced.jaxpr)
         self._body = LoopBody(step, every_n=every_n, capacity=capacity)
-        by_batch = placement.for_batch_size(batch_size)
+        by_batch = placement.replicated if gathers else placement.for_batch_size(batch_size)
 
         def placed(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
             split = leaf.shape[1:2] == (batch_size,)

@@ -17,6 +17,7 @@ from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
 from estimator.export import PredictOutput, ServingInput
 from estimator.export import write as write_export
+from estimator.hosts import Hosts
 from estimator.job import Job
 from estimator.mesh import Placement
 from estimator.model import RESERVED_PARAMS, Model
@@ -74,6 +75,7 @@ class Estimator:
         if config.compilation_cache_dir is not None:
             use_compilation_cache(config.compilation_cache_dir)
         placement = Placement.make(config.devices)
+        hosts = Hosts(placement.mesh.devices.flat)
         self._batch_sizes = {
             ModeKeys.TRAIN: ("train_batch_size", train_batch_size),
             ModeKeys.EVAL: ("eval_batch_size", eval_batch_size),
@@ -92,10 +94,11 @@ class Estimator:
         self._job = Job(
             config=config,
             params=params,
-            model_dir=_chosen_model_dir(model_dir, config),
+            model_dir=_chosen_model_dir(model_dir, config, hosts),
             placement=placement,
             programs=Programs(self._model, placement, config),
             tables=DeviceTables(placement),
+            hosts=hosts,
         )
 
     @property
@@ -208,7 +211,7 @@ class Estimator:
                 first_step,
                 last_step,
             )
-            if self._job.is_chief:
+            if self._job.hosts.is_chief:
                 training_end.mark(self._job.model_dir, first_step)
             return self
         training.train(
@@ -270,6 +273,7 @@ class Estimator:
         hooks: Sequence[Hook] | None = None,
         checkpoint_path: str | os.PathLike[str] | None = None,
         yield_single_examples: bool = True,
+        gather: bool = False,
     ) -> Generator[Any]:
         """Yields predictions for every example, in input order, as they are computed.
 
@@ -282,6 +286,9 @@ class Estimator:
           hooks: run between loops, before those of `EstimatorSpec.prediction_hooks`.
           checkpoint_path: as in `evaluate`.
           yield_single_examples: False yields batches `[rows, ...]` instead.
+          gather: on many processes, each yields the predictions of its own input; True yields
+            all on process 0, batch by batch in the order of the processes, and none on the
+            others. Either way all of them must read to the end.
 
         Yields:
           What model_fn gives as predictions, in numpy, without the batch dimension. Columns of a
@@ -301,6 +308,7 @@ class Estimator:
             keys=_checked_keys(predict_keys),
             hooks=list_of_hooks("hooks", hooks),
             find_checkpoint=lambda: self._checkpoint(checkpoint_path),
+            gather=gather,
         )
         return prediction.single_examples(batches) if yield_single_examples else batches
 
@@ -389,9 +397,16 @@ def _checked_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(params)
 
 
-def _chosen_model_dir(given: str | os.PathLike[str] | None, config: RunConfig) -> Path:
+def _chosen_model_dir(
+    given: str | os.PathLike[str] | None, config: RunConfig, hosts: Hosts
+) -> Path:
     chosen = config.model_dir if given is None else given
     if chosen is None:
+        if hosts.count > 1:
+            raise ValueError(
+                f"model_dir is missing, and {hosts.count} processes cannot share a temporary one. "
+                "Pass Estimator(..., model_dir=...), a folder that all of them see."
+            )
         chosen = tempfile.mkdtemp(prefix="estimator-")
         logger.warning("No model_dir was given: checkpoints go to the temporary %s.", chosen)
     path = Path(chosen).expanduser()

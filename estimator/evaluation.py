@@ -15,11 +15,12 @@ import numpy as np
 
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
-from estimator.job import Job, batch_spec
+from estimator.job import Job
 from estimator.metrics import HostMetrics, MeanOverExamples
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.preemption import stop_error
+from estimator.shared_infeed import SharedInfeed
 from estimator.spec import ModeKeys
 from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
 from hooks import (
@@ -28,6 +29,8 @@ from hooks import (
     HookContext,
     HookSequence,
     LoopView,
+    StopNotice,
+    StopNotices,
     StopOnNoticeHook,
     append_eval_result,
 )
@@ -51,10 +54,12 @@ def evaluate(
     """
     mode = ModeKeys.EVAL
     with (
+        job.hosts.together(),
         job.stop_notices() as notices,
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
     ):
-        spec = batch_spec(source)
+        spec = job.batch_spec(source, mode)
+        assert spec is not None
         job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, checkpoint)
         all_hooks = [*hooks, *outline.hooks, StopOnNoticeHook(notices)]
@@ -70,10 +75,10 @@ def evaluate(
                     last_step=steps,
                     stop_requested=lambda: notices.first is not None,
                 )
-                view = loop.run(infeed, sequence, context)
+                view = loop.run(infeed, sequence, context, notices)
             sequence.end(view)
-    if notices.first is not None:
-        raise stop_error(notices.first, int(frozen.step), checkpoint)
+    if loop.stopped_by is not None:
+        raise stop_error(loop.stopped_by, int(frozen.step), checkpoint)
     if loop.batches == 0:
         logger.warning("A hook stopped the evaluation before its first batch: nothing is measured.")
     elif steps is not None and loop.batches < steps:
@@ -83,7 +88,7 @@ def evaluate(
             steps,
         )
     results = {**loop.results(), "global_step": int(frozen.step)}
-    if job.is_chief and loop.batches:
+    if job.hosts.is_chief and loop.batches:
         _record(results_dir, results)
     shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
     logger.info("Evaluation: %s", shown)
@@ -109,36 +114,46 @@ class EvaluationLoop:
 
     Attributes:
       batches: evaluated so far.
+      stopped_by: the notice that has ended the run, on this or another process, or None.
     """
 
     def __init__(self, job: Job, frozen: Frozen, outline: Outline, rendezvous: Rendezvous):
         self.batches = 0
+        self.stopped_by: StopNotice | None = None
         self._job = job
         self._program = job.programs.evaluate()
         self._frozen = frozen
         self._eval_metrics = outline.eval_metrics
-        self._carry = jax.device_put(
-            EvalCarry(batch=np.int32(0), merged=outline.empty_metrics()),
-            job.placement.replicated,
+        self._carry = job.placement.replicate(
+            EvalCarry(batch=np.int32(0), merged=outline.empty_metrics())
         )
         self._means = MeanOverExamples()
         self._host_metrics = HostMetrics()
         self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
 
-    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> LoopView:
+    def run(
+        self,
+        infeed: Infeed | SharedInfeed,
+        hooks: HookSequence,
+        context: HookContext,
+        notices: StopNotices,
+    ) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
         delivered."""
-        steps = self._job.config.steps_per_dispatch
+        hosts, steps = self._job.hosts, self._job.config.steps_per_dispatch
         view = self._view(infeed, self.batches, None, None)
         stop = hooks.begin(context)
-        while not stop:
+        while True:
             before = self.batches
-            at_most = hooks.loop_end(before, before + steps) - before
-            piece = infeed.take(at_most)
+            wanted = before if stop else hooks.loop_end(before, before + steps)
+            target = int(hosts.agree(f"evaluation of batch {before}", wanted).min())
+            if target == before:
+                break
+            piece = infeed.take(target - before)
             if piece is None:
                 break
             self._program.prepare(self._carry, self._frozen, piece.batches)
-            if hooks.before_loop(before):
+            if hosts.any(f"start of batch {before}", hooks.before_loop(before)):
                 break
             self._carry, outputs = self._program(
                 self._carry,
@@ -150,9 +165,10 @@ class EvaluationLoop:
                 steps_left=piece.steps_left,
             )
             self.batches += piece.steps
-            self._outfeed.put(outputs.every_step, piece.rows)
+            self._outfeed.put(outputs.every_step, piece.steps)
             view = self._view(infeed, before, piece, outputs)
             stop = hooks.after_loop(view)
+        self.stopped_by = self._job.agreed_notice(notices)
         self._outfeed.drain()
         return view
 
@@ -172,33 +188,37 @@ class EvaluationLoop:
             )
         return {name: _plain(value) for name, value in (device | host).items()}
 
-    def _deliver(self, outputs: EvalOutputs, rows: np.ndarray) -> None:
-        for index, count in enumerate(rows):
-            count = int(count)
+    def _deliver(self, outputs: EvalOutputs, steps: int) -> None:
+        for index in range(steps):
+            count = int(outputs.rows[index])
             self._means.add("loss", outputs.loss[index], count)
             for name, sums in outputs.metrics.items():
                 self._means.add(name, sums[index], count)
             if self._eval_metrics is not None:
-                tensors = jax.tree.map(
-                    lambda leaf, index=index, count=count: leaf[index, :count], outputs.tensors
-                )
+                tensors = jax.tree.map(lambda leaf, index=index: leaf[index], outputs.tensors)
+                if outputs.mask is not None and not (real := outputs.mask[index]).all():
+                    tensors = jax.tree.map(lambda leaf, real=real: leaf[real], tensors)
                 self._host_metrics.add(self._eval_metrics.call(tensors), count)
 
     def _view(
-        self, infeed: Infeed, before: int, piece: Piece | None, outputs: Outputs | None
+        self,
+        infeed: Infeed | SharedInfeed,
+        before: int,
+        piece: Piece | None,
+        outputs: Outputs | None,
     ) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
 
         def losses() -> np.ndarray:
             if piece is None or outputs is None:
                 return np.zeros(0, np.float32)
-            return np.asarray(outputs.every_step.loss)[: piece.steps] / piece.rows
+            return _per_row(outputs.every_step.loss, outputs, piece.steps)
 
         def metrics() -> dict[str, np.ndarray]:
             if piece is None or outputs is None:
                 return {}
             return {
-                name: np.asarray(sums)[: piece.steps] / piece.rows
+                name: _per_row(sums, outputs, piece.steps)
                 for name, sums in outputs.every_step.metrics.items()
             }
 
@@ -209,12 +229,17 @@ class EvaluationLoop:
             step=self.batches,
             elapsed_secs=elapsed_secs,
             input_wait_secs=input_wait_secs,
-            examples=0 if piece is None else int(piece.rows.sum()),
+            examples=0 if piece is None else piece.examples,
             input_position=None,
             read_losses=functools.cache(losses),
             read_metrics=functools.cache(metrics),
             read_state=lambda: jax.tree.map(jnp.copy, self._frozen.variables),
         )
+
+
+def _per_row(sums: Any, outputs: Outputs, steps: int) -> np.ndarray:
+    """Returns the means of steps from sums over their real examples."""
+    return np.asarray(sums)[:steps] / np.asarray(outputs.every_step.rows)[:steps]
 
 
 def _plain(value: Any) -> Any:

@@ -37,7 +37,8 @@ class Piece:
       batches: the whole transfer, on the devices.
       start: first batch of the piece in it.
       stop: behind the last one.
-      rows: `[stop - start]` real examples of each batch.
+      rows: `[stop - start]` real examples of each batch, on this process.
+      examples: real examples of all of them, on all processes.
       position: where the input stands after the piece.
       steps_left: batches from the piece on to the end of the run, itself included, or None if
         their number is unknown.
@@ -48,7 +49,8 @@ class Piece:
     start: int
     stop: int
     rows: np.ndarray
-    position: Position
+    examples: int
+    position: Position | None
     steps_left: int | None
     host_columns: Sequence[Mapping[str, np.ndarray]]
 
@@ -88,6 +90,8 @@ class Infeed:
       padding: what becomes of partial batches.
       labels: whether the model takes the labels too.
       table: (features, labels) on the devices, if `source` gives the numbers of its rows.
+      patient: whether a transfer waits for all its batches, however long the input takes.
+      fill_up: whether empty batches, `rows` 0, fill the last transfer up.
     """
 
     def __init__(
@@ -101,6 +105,8 @@ class Infeed:
         padding: Padding,
         labels: bool = True,
         table: tuple[Any, Any] | None = None,
+        patient: bool = False,
+        fill_up: bool = False,
     ):
         self._source = source
         self._partition = partition
@@ -111,6 +117,8 @@ class Infeed:
         self._padding = padding
         self._labels = labels
         self._table = table
+        self._fill_secs = None if patient else _FILL_SECS
+        self._fill_up = fill_up
         self._queue: ClosableQueue[_Run] = ClosableQueue(_IN_FLIGHT, name="infeed")
         self._current: _Run | None = None
         self._offset = 0
@@ -128,34 +136,46 @@ class Infeed:
     def _left_in_transfer(self) -> int:
         return 0 if self._current is None else len(self._current.rows) - self._offset
 
+    def wait(self) -> None:
+        """Waits until `take` has something to return at once. Raises the error of the input as
+        itself, behind all that was read before it."""
+        if self._left_in_transfer() == 0:
+            started = time.monotonic()
+            self._current = self._queue.get()
+            self._offset = 0
+            self._wait_secs += time.monotonic() - started
+
+    def offer(self, at_most: int) -> Piece | None:
+        """Returns what `take` would return, if called next."""
+        self.wait()
+        if self._current is None:
+            return None
+        run = self._current
+        begin, end = self._offset, min(self._offset + at_most, len(run.rows))
+        rows = run.rows[begin:end]
+        return Piece(
+            batches=run.batches,
+            start=run.first + begin,
+            stop=run.first + end,
+            rows=rows,
+            examples=int(rows.sum()),
+            position=run.positions[end - 1],
+            steps_left=self._left,
+            host_columns=run.host_columns[begin:end],
+        )
+
     def take(self, at_most: int) -> Piece | None:
         """Returns the next piece, of 1 to `at_most` batches, or None at the end of the input.
 
         Waits until it is there. Raises the error of the input as itself, behind all that was read
         before it.
         """
-        if self._left_in_transfer() == 0:
-            started = time.monotonic()
-            self._current = self._queue.get()
-            self._offset = 0
-            self._wait_secs += time.monotonic() - started
-        if self._current is None:
-            return None
-        run = self._current
-        begin, end = self._offset, min(self._offset + at_most, len(run.rows))
-        self._offset = end
-        left = self._left
-        if left is not None:
-            self._left = left - (end - begin)
-        return Piece(
-            batches=run.batches,
-            start=run.first + begin,
-            stop=run.first + end,
-            rows=run.rows[begin:end],
-            position=run.positions[end - 1],
-            steps_left=left,
-            host_columns=run.host_columns[begin:end],
-        )
+        piece = self.offer(at_most)
+        if piece is not None:
+            self._offset += piece.steps
+            if self._left is not None:
+                self._left -= piece.steps
+        return piece
 
     def abandon(self) -> None:
         """Ends the wait of `take`, now or later: the input has ended for it. Signal handlers may
@@ -180,7 +200,7 @@ class Infeed:
         while left is None or left > 0:
             count = self._capacity if left is None else min(self._capacity, left)
             try:
-                stack = self._source.read(count, capacity=self._capacity, fill_secs=_FILL_SECS)
+                stack = self._source.read(count, capacity=self._capacity, fill_secs=self._fill_secs)
             except QueueClosed:
                 raise
             except BaseException as error:
@@ -190,7 +210,7 @@ class Infeed:
                 break
             if left is not None:
                 left -= stack.steps
-            yield stack
+            yield _filled_up(stack, count) if self._fill_up else stack
         self._queue.finish()
 
     def _runs(self, stack: Stack) -> Iterator[_Run]:
@@ -211,6 +231,14 @@ class Infeed:
                 yield _Run(whole, begin, rows[begin:end], positions[begin:end])
             else:
                 end = begin + 1
+                if self._placement.num_processes > 1:
+                    raise ValueError(
+                        f"A batch has {rows[begin]} of {self._source.batch_size} examples on this "
+                        "process, and its padding cannot be masked here: a scalar loss, batch "
+                        "statistics, mergeable metrics or host_call tensors for each example "
+                        "would count it. Drop such batches (drop_remainder=True, or repeat()), or "
+                        "return losses and metrics for each example, [batch]."
+                    )
                 partial = self._to_devices(_partial_batch(stack, begin), None)
                 yield _Run(partial, 0, rows[begin:end], positions[begin:end])
             begin = end
@@ -227,12 +255,26 @@ class Infeed:
 
     def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Stacked:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
-        batches = jax.device_put(batches, self._partition.shardings(batches))
+        placed = self._partition.put(batches)
         if self._table is None:
-            return batches
+            return placed
         features, labels = self._table
         table = features, labels if self._labels else None
-        return ResidentBatches(table, rows=batches.features, mask=batches.mask)
+        return ResidentBatches(table, rows=placed.features, mask=placed.mask)
+
+
+def _filled_up(stack: Stack, steps: int) -> Stack:
+    """Returns the stack with batches of no real example up to `steps`."""
+    missing = steps - stack.steps
+    if not missing:
+        return stack
+    for leaf in jax.tree.leaves((stack.features, stack.labels)):
+        leaf[stack.steps :] = 0  # what was there before may be a NaN
+    return dataclasses.replace(
+        stack,
+        rows=np.append(stack.rows, np.zeros(missing, stack.rows.dtype)),
+        positions=[*stack.positions, *[stack.positions[-1]] * missing],
+    )
 
 
 def _partial_batch(stack: Stack, index: int) -> Stack:

@@ -60,9 +60,27 @@ class InputPartition:
             if name in leaves:
                 self._check_dims(name, leaves[name].shape)
 
+    def put(self, batches: Batches) -> Batches:
+        """Puts stacked batches, numpy arrays `[steps, batch, ...]`, on the devices.
+
+        Where those belong to several processes, each passes its own part of each batch, and the
+        arrays returned are those of all of them. No process waits for another one here.
+        """
+        shardings = self.shardings(batches)
+        if self.placement.num_processes == 1:
+            return jax.device_put(batches, shardings)
+        if not isinstance(shardings, Batches):
+            shardings = jax.tree.map(lambda _: shardings, batches)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.make_array_from_process_local_data(sharding, leaf),
+            batches,
+            shardings,
+        )
+
     def shardings(self, batches: Batches) -> Any:
-        """Returns the sharding of all leaves of stacked batches, or a tree with that of each."""
-        _, batch_size = batches.shape
+        """Returns the sharding of all leaves of stacked batches of this process, or a tree with
+        that of each."""
+        batch_size = batches.shape[1] * self.placement.num_processes
         whole = self.placement.for_batch_size(batch_size)
         if not self.config.partition_dims:
             return whole

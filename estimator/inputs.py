@@ -6,9 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-
 from estimator.config import RunConfig
+from estimator.hosts import Hosts
 from estimator.input_config import Deployment
 from estimator.mesh import Placement
 from estimator.model import accepted_names
@@ -65,6 +64,7 @@ def open_source(
     params: Mapping[str, Any],
     config: RunConfig,
     placement: Placement,
+    hosts: Hosts,
 ) -> Source:
     """Calls input_fn, as often as `config.input` says, with whichever of `INPUT_FN_ARGUMENTS` it
     names, and reads what it returns in batches that are `batch_size` examples together.
@@ -79,8 +79,8 @@ def open_source(
     calls = input_calls(
         config.input.deployment,
         batch_size,
-        num_hosts=jax.process_count(),
-        current_host=jax.process_index(),
+        num_hosts=hosts.count,
+        current_host=hosts.index,
         num_replicas=placement.num_replicas,
         local_replicas=placement.local_replicas,
     )

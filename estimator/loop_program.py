@@ -29,6 +29,8 @@ class LoopProgram:
       step: one step, see `steps.Step`.
       placement: where carry and outputs lie.
       every_n: steps between those whose `Outputs.every_n` is kept.
+      gathers: whether outputs with an entry for each example leave whole on every device; else
+        they are split over the replicas.
       shape: of the loop; None times the shapes on the first steps and keeps the fastest.
       clock: returns seconds; tests pass their own.
     """
@@ -40,6 +42,7 @@ class LoopProgram:
         placement: Placement,
         *,
         every_n: int = 1,
+        gathers: bool = False,
         shape: LoopShape | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ):
@@ -47,6 +50,7 @@ class LoopProgram:
         self._step = jax.jit(step, inline=True)  # its trace is shared by all that is compiled
         self._placement = placement
         self._every_n = every_n
+        self._gathers = gathers
         self._shape = shape
         self._clock = clock
         self._kinds: dict[Any, tuple[CompiledLoops, ShapeChoice]] = {}
@@ -139,13 +143,12 @@ class LoopProgram:
         key = structure, tuple((leaf.shape, leaf.dtype, leaf.sharding) for leaf in leaves)
         if key not in self._kinds:
             fixed = self._shape
-            if fixed is None and jax.process_count() > 1:
-                fixed = LoopShape.DEVICE_LOOP  # all processes must run the same program
             programs = CompiledLoops(
                 self._session,
                 self._step,
                 self._placement,
                 every_n=self._every_n,
+                gathers=self._gathers,
                 carry=carry,
                 constants=constants,
                 batches=batches,
@@ -154,6 +157,8 @@ class LoopProgram:
             if self._placement.on_cpu and programs.convolves:
                 # Inside a while loop, XLA:CPU takes many times longer for its gradient.
                 first = LoopShape.PER_STEP
+            if fixed is None and self._placement.num_processes > 1:
+                fixed = first  # all processes must run the same program, whatever their clocks say
             self._kinds[key] = programs, ShapeChoice(fixed=fixed, first=first)
         return self._kinds[key]
 

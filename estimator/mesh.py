@@ -158,6 +158,27 @@ class Placement:
         )
         return NamedSharding(mesh, PartitionSpec(None, batch, *cut[1:]))
 
+    @cached_property
+    def num_processes(self) -> int:
+        """Processes whose devices are on the mesh."""
+        return len({device.process_index for device in self.mesh.devices.flat})
+
+    def replicate(self, tree: Any) -> Any:
+        """Puts a copy of numpy arrays, the same on every process, on every device."""
+        if self.num_processes == 1:
+            return jax.device_put(tree, self.replicated)
+        return jax.tree.map(
+            lambda leaf: jax.make_array_from_process_local_data(self.replicated, np.asarray(leaf)),
+            tree,
+        )
+
+    def read_local_rows(self, array: jax.Array) -> np.ndarray:
+        """Returns this process's part `[steps, rows, ...]` of stacked outputs, in numpy."""
+        if array.is_fully_addressable or array.ndim < 2:
+            return np.asarray(array)
+        parts = {shard.index[1].start or 0: shard.data for shard in array.addressable_shards}
+        return np.concatenate([np.asarray(parts[start]) for start in sorted(parts)], axis=1)
+
     def check_batch_size(self, name: str, batch_size: int, parts: int = 1) -> int:
         """Returns `batch_size` if it divides over the replicas, and in each into `parts`.
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from estimator.errors import Rendezvous
 from input_pipeline import ClosableQueue
@@ -20,12 +21,19 @@ class Outfeed:
       rendezvous: owns the thread, and carries its errors.
       name: of the thread.
       deliver: called as `deliver(arrays, tag)` for each `put`.
+      read: gives the numpy array of a device array.
     """
 
     def __init__(
-        self, rendezvous: Rendezvous, name: str, deliver: Callable[[Any, Any], None]
+        self,
+        rendezvous: Rendezvous,
+        name: str,
+        deliver: Callable[[Any, Any], None],
+        *,
+        read: Callable[[jax.Array], np.ndarray] = np.asarray,
     ) -> None:
         self._deliver = deliver
+        self._read = read
         self._queue: ClosableQueue[tuple[Any, Any]] = ClosableQueue(_IN_FLIGHT, name=name)
         rendezvous.on_close(self._queue.close)
         self._thread = rendezvous.spawn(name, self._pump)
@@ -51,4 +59,4 @@ class Outfeed:
     def _pump(self) -> None:
         while (item := self._queue.get()) is not None:
             arrays, tag = item
-            self._deliver(jax.device_get(arrays), tag)
+            self._deliver(jax.tree.map(self._read, arrays), tag)

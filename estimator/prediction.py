@@ -13,9 +13,10 @@ import numpy as np
 
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Piece
-from estimator.job import Job, check_features
+from estimator.job import Job
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
+from estimator.shared_infeed import SharedInfeed
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
 from hooks import Hook, HookContext, HookSequence, LoopView
@@ -23,8 +24,8 @@ from input_pipeline import ClosableQueue
 
 _DISPATCHES_AHEAD = 2
 
-_Batches = tuple[np.ndarray, Sequence[Mapping[str, np.ndarray]]]
-"""Real examples of each batch of a dispatch, and what of each stayed on the host."""
+_Yielded = tuple[slice | np.ndarray, Mapping[str, np.ndarray]]
+"""Which rows of a batch this process yields, and the columns of them that stayed on the host."""
 
 
 def predict(
@@ -35,27 +36,31 @@ def predict(
     keys: tuple[str, ...] | None,
     hooks: Sequence[Hook],
     find_checkpoint: Callable[[], Path | None],
+    gather: bool,
 ) -> Generator[Any]:
     """Yields the predictions of batch after batch: a pytree of arrays `[rows, ...]`, without
-    padding, beside the columns of features that stayed on the host. The checkpoint is looked for
-    when the first one is asked for.
+    padding, beside the columns of features that stayed on the host. On many processes those are
+    of this one's input, or all of them on process 0. The checkpoint is looked for when the first
+    one is asked for.
 
     See `Estimator.predict` for what is raised.
     """
     mode = ModeKeys.PREDICT
-    with contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source:
-        features, _ = source.element_spec()
-        if features is None or source.at_end():
+    with (
+        job.hosts.together(),
+        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
+    ):
+        spec = job.batch_spec(source, mode)
+        if spec is None:
             return
-        check_features(features)
-        spec = (features, None)
         job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
-        chosen = _Chosen.of(keys, outline, source.host_column_names)
+        columns = job.hosts.gather("columns on the host", source.host_column_names)
+        chosen = _Chosen.of(keys, outline, max(columns, key=len))  # an empty input has none
         with HookSequence([*hooks, *outline.hooks]) as sequence:
             with Rendezvous() as rendezvous:
                 infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
-                loop = PredictionLoop(job, frozen, chosen, rendezvous)
+                loop = PredictionLoop(job, frozen, chosen, rendezvous, gather=gather)
                 context = job.hook_context(mode, batch_size, step=0, last_step=None)
                 yield from loop.run(infeed, sequence, context)
             sequence.end(loop.view)
@@ -121,6 +126,13 @@ class PredictionLoop:
 
     At most two dispatches are ahead of the consumer, so memory does not grow with the data.
 
+    Args:
+      job: what to predict with.
+      frozen: its variables.
+      chosen: what to yield.
+      rendezvous: owns the threads.
+      gather: whether process 0 yields the predictions of all processes; else each its own.
+
     Attributes:
       view: of the last loop.
     """
@@ -131,45 +143,58 @@ class PredictionLoop:
         frozen: Frozen,
         chosen: _Chosen,
         rendezvous: Rendezvous,
+        *,
+        gather: bool,
     ):
         self._job = job
         self._chosen = chosen
-        self._program = job.programs.predict(chosen.keys)
+        self._gather = gather and job.hosts.count > 1
+        self._program = job.programs.predict(chosen.keys, gathers=self._gather)
         self._frozen = frozen
-        self._carry = jax.device_put(np.int32(0), job.placement.replicated)
+        self._carry = job.placement.replicate(np.int32(0))
         self._batches = 0
-        self._results: ClosableQueue[tuple[Any, _Batches]] = ClosableQueue(
+        self._results: ClosableQueue[tuple[Any, list[_Yielded | None]]] = ClosableQueue(
             _DISPATCHES_AHEAD, name="predictions"
         )
         rendezvous.on_close(self._results.close)
-        self._outfeed = Outfeed(rendezvous, "predict outfeed", self._deliver)
+        self._outfeed = Outfeed(
+            rendezvous, "predict outfeed", self._deliver, read=job.placement.read_local_rows
+        )
 
-    def run(self, infeed: Infeed, hooks: HookSequence, context: HookContext) -> Iterator[Any]:
+    def run(
+        self, infeed: Infeed | SharedInfeed, hooks: HookSequence, context: HookContext
+    ) -> Iterator[Any]:
         """Yields the predictions of each batch until the infeed ends or a hook asks to stop."""
         self.view = self._view(infeed, 0, None)
+        hosts, steps = self._job.hosts, self._job.config.steps_per_dispatch
         ahead = 0
-        ended = hooks.begin(context)
+        stop, ended = hooks.begin(context), False
         while True:
             # With results under way, never wait for input that is not there yet.
             while not ended and ahead < _DISPATCHES_AHEAD and (ahead == 0 or infeed.ready):
                 before = self._batches
-                most = before + self._job.config.steps_per_dispatch
-                piece = infeed.take(hooks.loop_end(before, most) - before)
-                if piece is None or hooks.before_loop(before):
+                wanted = before if stop else hooks.loop_end(before, before + steps)
+                target = int(hosts.agree(f"prediction of batch {before}", wanted).min())
+                piece = infeed.take(target - before) if target > before else None
+                if piece is None or hosts.any(
+                    f"start of batch {before}", hooks.before_loop(before)
+                ):
                     ended = True
                 else:
-                    ended = self._dispatch(piece, infeed, hooks)
+                    stop = self._dispatch(piece, infeed, hooks)
                     ahead += 1
             if ahead == 0:
                 break
-            arrays, (rows, columns) = self._next_result()
+            arrays, batches = self._next_result()
             ahead -= 1
-            for index, count in enumerate(rows):
-                batch = jax.tree.map(lambda leaf, i=index, n=int(count): leaf[i, :n], arrays)
-                yield self._chosen.beside(batch, columns[index] if columns else {})
+            for index, yielded in enumerate(batches):
+                if yielded is not None:
+                    rows, columns = yielded
+                    batch = jax.tree.map(lambda leaf, i=index, rows=rows: leaf[i, rows], arrays)
+                    yield self._chosen.beside(batch, columns)
         self._outfeed.drain()
 
-    def _dispatch(self, piece: Piece, infeed: Infeed, hooks: HookSequence) -> bool:
+    def _dispatch(self, piece: Piece, infeed: Infeed | SharedInfeed, hooks: HookSequence) -> bool:
         before = self._batches
         self._carry, outputs = self._program(
             self._carry,
@@ -181,19 +206,33 @@ class PredictionLoop:
             steps_left=piece.steps_left,
         )
         self._batches += piece.steps
-        self._outfeed.put(outputs.every_step, (piece.rows, piece.host_columns))
+        self._outfeed.put(outputs.every_step, self._yielded(piece))
         self.view = self._view(infeed, before, piece)
         return hooks.after_loop(self.view)
 
-    def _deliver(self, arrays: Any, batches: _Batches) -> None:
+    def _yielded(self, piece: Piece) -> list[_Yielded | None]:
+        """Returns what this process yields of each batch of the piece; None for nothing."""
+        columns = [*piece.host_columns, *[{}] * (piece.steps - len(piece.host_columns))]
+        own = list(zip(piece.rows, columns, strict=True))
+        if not self._gather:
+            return [(slice(0, int(rows)), beside) if rows else None for rows, beside in own]
+        batch_size = piece.batches.shape[1]
+        here = self._job.placement.local_rows(batch_size)
+        hosts = self._job.hosts
+        gathered = hosts.gather("rows", [(here[:rows], beside) for rows, beside in own])
+        if not hosts.is_chief:
+            return [None] * piece.steps
+        return [_joined(parts) for parts in zip(*gathered, strict=True)]
+
+    def _deliver(self, arrays: Any, batches: list[_Yielded | None]) -> None:
         self._results.put((arrays, batches))
 
-    def _next_result(self) -> tuple[Any, _Batches]:
+    def _next_result(self) -> tuple[Any, list[_Yielded | None]]:
         result = self._results.get()
         assert result is not None, "nobody finishes this queue"
         return result
 
-    def _view(self, infeed: Infeed, before: int, piece: Piece | None) -> LoopView:
+    def _view(self, infeed: Infeed | SharedInfeed, before: int, piece: Piece | None) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
         return LoopView(
             mode=ModeKeys.PREDICT,
@@ -202,12 +241,21 @@ class PredictionLoop:
             step=self._batches,
             elapsed_secs=elapsed_secs,
             input_wait_secs=input_wait_secs,
-            examples=0 if piece is None else int(piece.rows.sum()),
+            examples=0 if piece is None else piece.examples,
             input_position=None,
             read_losses=lambda: np.zeros(0, np.float32),
             read_metrics=dict,
             read_state=lambda: jax.tree.map(jax.numpy.copy, self._frozen.variables),
         )
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, Mapping[str, np.ndarray]]]) -> _Yielded:
+    """Returns the rows of a batch on all processes as one."""
+    real = [(rows, columns) for rows, columns in parts if len(rows)]
+    names = real[0][1]
+    return np.concatenate([rows for rows, _ in real]), {
+        name: np.concatenate([columns[name] for _, columns in real]) for name in names
+    }
 
 
 def single_examples(batches: Generator[Any]) -> Generator[Any]:

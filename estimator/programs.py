@@ -137,7 +137,6 @@ class Programs:
 
     def train(self) -> LoopProgram:
         """Returns the training loop; see `steps.train_step`."""
-        every_n = self._config.host_call_every_n_steps
         return self._loop(
             ModeKeys.TRAIN,
             lambda: train_step(
@@ -145,28 +144,37 @@ class Programs:
                 seed=self._config.seed,
                 histograms_every_n=self._config.save_histograms_steps,
             ),
-            every_n,
+            every_n=self._config.host_call_every_n_steps,
+            gathers=self._placement.num_processes > 1,
         )
 
     def evaluate(self) -> LoopProgram:
         """Returns the evaluation loop; see `steps.eval_step`."""
-        return self._loop(ModeKeys.EVAL, lambda: eval_step(self._model, seed=self._config.seed))
-
-    def predict(self, keys: tuple[str, ...] | None) -> LoopProgram:
-        """Returns the prediction loop for `keys` of the predictions (None: all); see
-        `steps.predict_step`."""
         return self._loop(
-            (ModeKeys.PREDICT, keys),
-            lambda: predict_step(self._model, seed=self._config.seed, keys=keys),
+            ModeKeys.EVAL,
+            lambda: eval_step(self._model, seed=self._config.seed),
+            gathers=self._placement.num_processes > 1,
         )
 
-    def _loop(self, key: Any, make_step: Callable[[], Step], every_n: int = 1) -> LoopProgram:
+    def predict(self, keys: tuple[str, ...] | None, *, gathers: bool) -> LoopProgram:
+        """Returns the prediction loop for `keys` of the predictions (None: all), which leave
+        whole on every device or split over them; see `steps.predict_step`."""
+        return self._loop(
+            (ModeKeys.PREDICT, keys, gathers),
+            lambda: predict_step(self._model, seed=self._config.seed, keys=keys),
+            gathers=gathers,
+        )
+
+    def _loop(
+        self, key: Any, make_step: Callable[[], Step], *, gathers: bool, every_n: int = 1
+    ) -> LoopProgram:
         if key not in self._loops:
             self._loops[key] = LoopProgram(
                 self._session,
                 make_step(),
                 self._placement,
                 every_n=every_n,
+                gathers=gathers,
                 shape=self._config.fixed_loop_shape(),
             )
         return self._loops[key]

@@ -136,14 +136,18 @@ class EvalOutputs(NamedTuple):
     """What an evaluation step sends out.
 
     Attributes:
-      loss: sum over the real examples of the batch, float32 scalar.
+      rows: real examples of the batch, int32 scalar.
+      loss: sum over them, float32 scalar.
       metrics: likewise for each metric with a value per example.
       tensors: the tensors of eval_metrics, or an empty tuple.
+      mask: `[batch]` bool, which of their rows are real; None if all are, or there are none.
     """
 
+    rows: Any
     loss: Any
     metrics: dict[str, Any]
     tensors: Any
+    mask: Any
 
 
 def eval_step(model: Model, *, seed: int) -> Step:
@@ -165,6 +169,7 @@ def eval_step(model: Model, *, seed: int) -> Step:
         metrics = spec.metrics or {}
         eval_metrics = spec.parsed_eval_metrics()
         outputs = EvalOutputs(
+            rows=jnp.int32(rows) if batch.mask is None else jnp.sum(batch.mask, dtype=jnp.int32),
             loss=masked_sum(loss, batch.mask),
             metrics={
                 name: masked_sum(metric, batch.mask)
@@ -172,6 +177,7 @@ def eval_step(model: Model, *, seed: int) -> Step:
                 if not is_mergeable(metric)
             },
             tensors=eval_metrics.tensors if eval_metrics else (),
+            mask=batch.mask if eval_metrics else None,
         )
         merged = {name: metric.merge(metrics[name]) for name, metric in carry.merged.items()}
         return EvalCarry(carry.batch + 1, merged), Outputs(outputs)

@@ -41,7 +41,7 @@ def with_default_hooks(
     with contextlib.ExitStack() as closing:
         writer: EventWriter | None = None
         summaries = config.save_summary_steps or config.save_histograms_steps
-        if job.is_chief and (summaries or config.log_step_count_steps):
+        if job.hosts.is_chief and (summaries or config.log_step_count_steps):
             writer = closing.enter_context(EventWriter(job.model_dir))
         all_hooks = list(hooks)
         if not any(isinstance(hook, NanHook) for hook in hooks):

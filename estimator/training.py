@@ -18,15 +18,16 @@ from estimator.errors import Rendezvous
 from estimator.histograms import read_due
 from estimator.infeed import Infeed, Piece
 from estimator.input_config import Resume
-from estimator.job import Job, batch_spec
+from estimator.job import Job
 from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
+from estimator.shared_infeed import SharedInfeed
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
-from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotices
+from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
 from input_pipeline import PositionError, RegroupedInputError, Source
 
 logger = logging.getLogger(__name__)
@@ -50,12 +51,13 @@ def train(
     See `Estimator.train` for what is raised.
     """
     mode = ModeKeys.TRAIN
-    if job.is_chief:
+    if job.hosts.is_chief:
         training_end.clear(job.model_dir)
-    with contextlib.ExitStack() as stack:
+    with job.hosts.together(), contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
-        spec = batch_spec(source)
+        spec = job.batch_spec(source, mode)
+        assert spec is not None
         job.partition.check(spec)
         initializer = job.programs.initializer(mode, spec)
         outline = initializer.outline
@@ -76,7 +78,7 @@ def train(
             infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=limit)
             notices.listen(lambda notice: infeed.abandon())
             outfeed = None
-            if outline.host_call is not None:
+            if outline.host_call is not None and job.hosts.is_chief:
                 outfeed = host_call_outfeed(
                     rendezvous, outline.host_call, job.config.host_call_every_n_steps
                 )
@@ -89,9 +91,9 @@ def train(
             )
             view = loop.run(infeed, outfeed, sequence, context, notices)
         sequence.end(view)
-    if notices.first is not None:
-        raise stop_error(notices.first, loop.step, checkpoints.latest(job.model_dir))
-    if job.is_chief:
+    if loop.stopped_by is not None:
+        raise stop_error(loop.stopped_by, loop.step, checkpoints.latest(job.model_dir))
+    if job.hosts.is_chief:
         training_end.mark(job.model_dir, loop.step)
 
 
@@ -149,11 +151,13 @@ class TrainingLoop:
     Attributes:
       state: the state after what was dispatched so far.
       step: its global step, known without waiting for the device.
+      stopped_by: the notice that has ended the run, on this or another process, or None.
     """
 
     def __init__(self, job: Job, state: TrainState, step: int, last_step: int | None):
         self.state = state
         self.step = step
+        self.stopped_by: StopNotice | None = None
         self._last_step = last_step
         self._job = job
         self._histograms_every = job.config.save_histograms_steps
@@ -162,7 +166,7 @@ class TrainingLoop:
 
     def run(
         self,
-        infeed: Infeed,
+        infeed: Infeed | SharedInfeed,
         outfeed: Outfeed | None,
         hooks: HookSequence,
         context: HookContext,
@@ -172,21 +176,26 @@ class TrainingLoop:
 
         A notice that comes while it waits for input has ended that wait.
         """
-        last_step = self._last_step
+        hosts, last_step = self._job.hosts, self._last_step
         length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
         stop = hooks.begin(context)
-        while not stop and (last_step is None or self.step < last_step):
+        while last_step is None or self.step < last_step:
             before = self.step
             limit = before + length.steps
-            target = hooks.loop_end(before, limit if last_step is None else min(limit, last_step))
+            if last_step is not None:
+                limit = min(limit, last_step)
+            wanted = before if stop else hooks.loop_end(before, limit)
+            target = int(hosts.agree(f"loop from step {before}", wanted).min())
+            if target == before:
+                stop = True
+                break
             piece = infeed.take(target - before)
             if piece is None:
-                stop = notices.stop_before(before) is not None
                 break
             self._program.prepare(self.state, (), piece.batches)
-            if hooks.before_loop(before):
-                stop = True
+            stop = hosts.any(f"start at step {before}", hooks.before_loop(before))
+            if stop:
                 break
             parts = []
             while piece is not None:
@@ -197,6 +206,8 @@ class TrainingLoop:
             view = self._view(before, parts, infeed)
             length.observe(self.step - before, view.elapsed_secs)
             stop = hooks.after_loop(view)
+        self.stopped_by = self._job.agreed_notice(notices)
+        stop = stop or self.stopped_by is not None
         if not stop and last_step is not None and self.step < last_step:
             logger.warning(
                 "input ended at step %d of %d: training stops there. Use repeat() for an input "
@@ -227,7 +238,9 @@ class TrainingLoop:
             outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
         return outputs
 
-    def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed) -> LoopView:
+    def _view(
+        self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed | SharedInfeed
+    ) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
         state = self.state
         every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]
@@ -238,7 +251,7 @@ class TrainingLoop:
             step=self.step,
             elapsed_secs=elapsed_secs,
             input_wait_secs=input_wait_secs,
-            examples=sum(int(piece.rows.sum()) for piece, _ in parts),
+            examples=sum(piece.examples for piece, _ in parts),
             input_position=parts[-1][0].position if parts else None,
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),

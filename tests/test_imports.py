@@ -23,12 +23,12 @@ MAY_IMPORT = {
 # The rooms (files and folders) of `estimator`, lowest first: a room imports from its own layer and
 # those below it. A new one needs a place here.
 ESTIMATOR_LAYERS = [
-    {"spec", "config", "device_config", "input_config", "mesh"}
+    {"spec", "config", "device_config", "input_config", "mesh", "hosts", "distributed", "launch"}
     | {"batches", "loop_length", "loop_shape", "preemption"},
     {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"},
     {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
-    | {"device_tables", "inputs", "input_partition", "infeed", "outfeed", "checkpoints"}
-    | {"training_end"},
+    | {"device_tables", "inputs", "input_partition", "infeed", "shared_infeed", "outfeed"}
+    | {"checkpoints", "training_end"},
     {"job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
     {"schedule"},

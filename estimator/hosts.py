@@ -1,0 +1,178 @@
+"""The processes of a job: how they agree before each thing that all must do together."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pickle
+import threading
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+logger = logging.getLogger(__name__)
+
+_VALUES = 5
+_TEXT_BYTES = 4096
+_REPORT_SECS = 30.0
+
+
+class HostError(RuntimeError):
+    """Another process of the job failed, or does something else than this one."""
+
+
+class Hosts:
+    """The processes of the job. With one process everything here is free and agrees at once.
+
+    A program with collectives runs on all processes or hangs on those that start it. So they
+    meet before each: at a meeting every process says where it is and what it has, and all get
+    the same answer. A process that fails comes to the next meeting to say so, whatever the
+    others called it for; so an error on one ends all, by its own words.
+
+    Meetings are collectives of the devices themselves: call them from the main thread only, in
+    the same order on every process.
+
+    Args:
+      devices: that the job runs on: those of all processes, or of this one alone, which then is
+        a job by itself.
+
+    Attributes:
+      count: processes of the job.
+      index: of this one.
+
+    Raises:
+      ValueError: the devices are those of some of the processes.
+    """
+
+    def __init__(self, devices: Iterable[Any]) -> None:
+        processes = {device.process_index for device in devices}
+        if processes == {jax.process_index()}:
+            self.count, self.index = 1, 0
+        elif len(processes) == jax.process_count():
+            self.count, self.index = jax.process_count(), jax.process_index()
+        else:
+            raise ValueError(
+                f"The devices belong to the processes {sorted(processes)} of the "
+                f"{jax.process_count()} that there are. Use devices of all of them, or only "
+                "jax.local_devices()."
+            )
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes what is written once."""
+        return self.index == 0
+
+    def agree(self, what: str, *values: int) -> np.ndarray:
+        """Returns the values of all processes, `[processes, len(values)]` int64.
+
+        Args:
+          what: happens next; all processes must name the same.
+          values: at most five of this process, each in 32 bits.
+
+        Raises:
+          HostError: another process failed, or is about to do something else.
+        """
+        if self.count == 1:
+            return np.array([values], np.int64)
+        rows = self._meet(what, values, failed=False)
+        if rows[:, 0].any():
+            texts = self._exchange_text("")
+            raise HostError(
+                "; ".join(
+                    f"process {index} of {self.count} failed: {texts[index]}"
+                    for index in np.flatnonzero(rows[:, 0])
+                )
+            )
+        if len(set(rows[:, 1].tolist())) > 1:
+            texts = self._exchange_text(what)
+            places = "; ".join(f"process {i} is at {text!r}" for i, text in enumerate(texts))
+            raise HostError(
+                f"The processes of the job do different things: {places}. What saves, evaluates "
+                "or computes on all devices must be called on every process, in the same order."
+            )
+        return rows[:, 2 : 2 + len(values)].astype(np.int64)
+
+    def any(self, what: str, vote: bool) -> bool:
+        """Returns whether any process votes for it; see `agree`."""
+        return bool(self.agree(what, int(vote)).any())
+
+    def gather(self, what: str, value: Any) -> list[Any]:
+        """Returns the value of each process, in their order; see `agree`.
+
+        Args:
+          what: as in `agree`.
+          value: anything that can be pickled.
+        """
+        if self.count == 1:
+            return [value]
+        data = np.frombuffer(pickle.dumps(value), np.uint8)
+        sizes = self.agree(what, len(data))[:, 0]
+        # Rounded up, so that few programs are compiled.
+        padded = np.zeros(1 << int(sizes.max() - 1).bit_length(), np.uint8)
+        padded[: len(data)] = data
+        gathered = _exchange(padded)
+        return [
+            pickle.loads(row[:size].tobytes()) for row, size in zip(gathered, sizes, strict=True)
+        ]
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what all processes do: an error that leaves it is told to the others.
+
+        They raise a HostError with its words at their next meeting. The wait for them ends
+        after 30 seconds; then the end of this process is what they hear of.
+        """
+        try:
+            yield
+        except (HostError, KeyboardInterrupt, GeneratorExit):
+            raise  # known to all, or meant for this process alone
+        except BaseException as error:
+            if self.count > 1:
+                self._report(error)
+            raise
+
+    def _report(self, error: BaseException) -> None:
+        def tell() -> None:
+            try:
+                self._meet("", (), failed=True)
+                self._exchange_text(f"{type(error).__name__}: {error}")
+            except HostError as failed:
+                logger.warning("The other processes could not be told: %s", failed)
+
+        # A collective cannot be given up; its thread can.
+        thread = threading.Thread(target=tell, name="tell other processes", daemon=True)
+        thread.start()
+        thread.join(_REPORT_SECS)
+        if thread.is_alive():
+            logger.warning(
+                "The other processes did not come to hear of the error within %g s.", _REPORT_SECS
+            )
+
+    def _meet(self, what: str, values: tuple[int, ...], *, failed: bool) -> np.ndarray:
+        row = np.zeros(2 + _VALUES, np.int32)
+        row[:2] = failed, zlib.crc32(what.encode()) >> 1
+        row[2 : 2 + len(values)] = values
+        return _exchange(row)
+
+    def _exchange_text(self, text: str) -> list[str]:
+        row = np.zeros(_TEXT_BYTES, np.uint8)
+        data = np.frombuffer(text.encode()[:_TEXT_BYTES], np.uint8)
+        row[: len(data)] = data
+        rows = _exchange(row)
+        return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
+
+
+def _exchange(row: np.ndarray) -> np.ndarray:
+    """Returns the rows of all processes, which have one shape."""
+    from jax.experimental import multihost_utils
+
+    try:
+        return np.asarray(multihost_utils.process_allgather(row))
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
+        raise HostError(
+            "The connection to another process of the job was lost: it has died, or could not be "
+            f"reached ({str(error).splitlines()[0]})."
+        ) from error

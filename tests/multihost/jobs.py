@@ -1,0 +1,53 @@
+"""Jobs of several processes on this machine, which end in time and leave none behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+LIMIT_SECS = 240
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A job that has ended.
+
+    Attributes:
+      code: its exit code.
+      output: of all its processes.
+      results: what each process wrote down; None for one that did not.
+    """
+
+    code: int
+    output: str
+    results: list[Any]
+
+
+def run_job(script: str, *arguments: Any, processes: int, results_dir: Path) -> Ended:
+    """Runs a script of this folder as a job; ends it and fails if it takes too long."""
+    results_dir.mkdir(parents=True, exist_ok=True)
+    command = [
+        *(sys.executable, "-m", "estimator.launch", "--processes", str(processes)),
+        *(str(Path(__file__).parent / script), str(results_dir), *map(str, arguments)),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    job = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        output, _ = job.communicate(timeout=LIMIT_SECS)
+    except subprocess.TimeoutExpired:
+        for _ in range(2):  # the second one kills its processes
+            job.send_signal(signal.SIGTERM)
+        job.communicate()
+        raise
+    paths = [results_dir / f"{index}.json" for index in range(processes)]
+    results = [json.loads(path.read_text()) if path.exists() else None for path in paths]
+    return Ended(code=job.returncode, output=output, results=results)

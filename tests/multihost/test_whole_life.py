@@ -1,0 +1,106 @@
+"""A job of several processes gives the numbers of one process."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+
+import estimator as est
+from tests.fakes import config, dataset, mlp, numbered
+from tests.multihost.jobs import run_job
+
+STEPS = 30
+ROWS = 13
+
+
+class Losses(est.hooks.Hook):
+    """Keeps the losses of all steps."""
+
+    def __init__(self):
+        self.seen: list[float] = []
+
+    def after_loop(self, view):
+        self.seen.extend(view.losses.tolist())
+
+
+@pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
+def job(request, tmp_path_factory):
+    """A job that has trained, evaluated and predicted, and its model_dir."""
+    model_dir = tmp_path_factory.mktemp("model")
+    results_dir = tmp_path_factory.mktemp("results")
+    job = run_job(
+        "whole_life.py", model_dir, STEPS, processes=request.param, results_dir=results_dir
+    )
+    assert job.code == 0, job.output
+    return job, model_dir
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The same in this process, and what it saw."""
+    losses, calls = Losses(), []
+
+    def host_call(id, loss, step):
+        calls.append((step, sorted(id.tolist())))
+
+    model = est.Estimator(
+        mlp,
+        tmp_path_factory.mktemp("alone"),
+        config(),
+        params={"host_call": host_call},
+        train_batch_size=8,
+        eval_batch_size=4,
+        predict_batch_size=4,
+    )
+    model.train(lambda: dataset(40).shuffle(seed=0).repeat(), max_steps=STEPS, hooks=[losses])
+    return model, losses.seen, calls
+
+
+def test_training_has_the_losses_of_one_process(job, alone):
+    results = job[0].results
+    for result in results:
+        np.testing.assert_allclose(result["losses"], alone[1], rtol=1e-5)
+
+
+def test_host_call_runs_on_process_0_alone_with_the_batch_of_all(job, alone):
+    first, *others = job[0].results
+    assert [(step, ids) for step, ids, _ in first["host_call"]] == alone[2]
+    assert all(result["host_call"] == [] for result in others)
+
+
+def test_evaluation_counts_the_uneven_rows_of_each_process_once(job, alone):
+    expected = alone[0].evaluate(lambda: numbered(ROWS))
+    for result in job[0].results:
+        assert result["evaluation"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_each_process_predicts_its_own_rows_in_order(job, alone):
+    expected = [float(p["output"]) for p in alone[0].predict(lambda: numbered(ROWS))]
+    own = [value for result in job[0].results for value in result["own"]]
+    assert own == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert [len(result["own"]) for result in job[0].results] == [
+        len(rows) for rows in np.array_split(np.arange(ROWS), len(job[0].results))
+    ]
+
+
+def test_gathered_predictions_come_once_each_on_process_0(job, alone):
+    expected = [float(p["output"]) for p in alone[0].predict(lambda: numbered(ROWS))]
+    first, *others = job[0].results
+    assert sorted(first["gathered"]) == pytest.approx(sorted(expected), rel=1e-4, abs=1e-6)
+    assert all(result["gathered"] == [] for result in others)
+
+
+def test_one_process_goes_on_from_the_checkpoint_of_many(job, tmp_path):
+    shutil.copytree(job[1], tmp_path / "resumed")
+
+    def losses_of(folder):
+        losses = Losses()
+        model = est.Estimator(mlp, tmp_path / folder, config(), train_batch_size=8)
+        model.train(
+            lambda: dataset(40).shuffle(seed=0).repeat(), max_steps=STEPS + 9, hooks=[losses]
+        )
+        return losses.seen
+
+    np.testing.assert_allclose(losses_of("resumed"), losses_of("unbroken")[STEPS:], rtol=1e-4)
