@@ -9,6 +9,7 @@ from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchE
 from estimator.config import RunConfig as RunConfig
 from estimator.device_config import DeviceConfig as DeviceConfig
 from estimator.estimator import Estimator as Estimator
+from estimator.hosts import HostError as HostError
 from estimator.input_config import InputPipelineConfig as InputPipelineConfig
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext

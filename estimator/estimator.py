@@ -202,6 +202,7 @@ class Estimator:
         listeners = list_of_save_listeners("saving_listeners", saving_listeners)
         checkpoint = checkpoints.latest(self._job.model_dir)
         first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
+        self._job.check_same_start(first_step)
         last_step = max_steps if steps is None else first_step + steps
         if last_step is not None and first_step >= last_step:
             logger.warning(

@@ -231,7 +231,7 @@ class Infeed:
                 yield _Run(whole, begin, rows[begin:end], positions[begin:end])
             else:
                 end = begin + 1
-                if self._placement.num_processes > 1:
+                if self._partition.placement.num_processes > 1:
                     raise ValueError(
                         f"A batch has {rows[begin]} of {self._source.batch_size} examples on this "
                         "process, and its padding cannot be masked here: a scalar loss, batch "

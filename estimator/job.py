@@ -16,7 +16,7 @@ from estimator.batches import Batches
 from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
 from estimator.errors import Rendezvous
-from estimator.hosts import Hosts
+from estimator.hosts import HostError, Hosts
 from estimator.infeed import Infeed, Padding
 from estimator.input_partition import InputPartition
 from estimator.inputs import open_source
@@ -62,6 +62,19 @@ class Job:
     def stop_notices(self) -> StopNotices:
         """Returns what hears, while it is entered, that the run has to stop."""
         return StopNotices(self.config.preemption_watchers, self.config.preemption_grace_secs)
+
+    def check_same_start(self, step: int) -> None:
+        """Refuses to start where the processes found different checkpoints.
+
+        Raises:
+          HostError: they did.
+        """
+        steps = self.hosts.agree("start of training", step)[:, 0].tolist()
+        if len(set(steps)) > 1:
+            raise HostError(
+                f"The processes found the steps {steps} in {self.model_dir}. It must be a folder "
+                "that all of them see, such as one of a network file system."
+            )
 
     def agreed_notice(self, notices: StopNotices) -> StopNotice | None:
         """Returns what has told the run to stop, on this process or another, or None."""
