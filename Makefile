@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 TEST_ARGS ?=
+CONTESTS ?=
 
 # Prints "3.11" or the like if the interpreter $(1) runs and is new enough, else nothing.
 version_of = $(shell $(1) -c 'import sys; v = sys.version_info; v >= (3, 11) and print("%d.%d" % v[:2])' 2>/dev/null)
@@ -17,6 +18,9 @@ VERSION := $(call version_of,$(PYTHON))
 VENV := .venv-$(VERSION)
 BIN := $(VENV)/bin
 
+# The last TensorFlow with a TPUEstimator, for the benchmarks, needs Python 3.11 and an older NumPy.
+TENSORFLOW := .venv-tensorflow
+
 .PHONY: help demo test test-fast test-faults test-tpu lint format bench clean
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
@@ -29,7 +33,8 @@ help:
 	@echo 'make test-tpu    compiles the loops for a TPU; none is needed, but 640 MB of libtpu'
 	@echo 'make lint        ruff and pyright'
 	@echo 'make format      ruff rewrites the sources'
-	@echo 'make bench       steps per second against hand-written loops'
+	@echo 'make bench       the contests with other frameworks, to benchmarks/RESULTS.md (25 minutes;'
+	@echo '                 CONTESTS="mlp predict" holds some of them, and only shows them)'
 	@echo 'make clean       removes what the other targets made'
 
 demo: $(VENV)/installed-demo
@@ -56,8 +61,9 @@ format: $(VENV)/installed-lint
 	$(BIN)/python -m ruff check --fix .
 	$(BIN)/python -m ruff format .
 
-bench: $(VENV)/installed-demo
-	$(BIN)/python benchmarks/train_loop.py
+bench: $(VENV)/installed-bench $(TENSORFLOW)/installed
+	$(BIN)/python -m benchmarks $(CONTESTS) --tensorflow $(TENSORFLOW)/bin/python \
+	  $(if $(CONTESTS),,--output benchmarks/RESULTS.md)
 
 # One stamp for each extra of pyproject.toml, which says what goes in.
 $(VENV)/installed-%: pyproject.toml
@@ -66,6 +72,12 @@ $(VENV)/installed-%: pyproject.toml
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@echo 'Installing into $(VENV) (minutes the first time)'
 	@$(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(TENSORFLOW)/installed: benchmarks/tensorflow.txt | $(VENV)/installed-bench
+	@echo 'Installing into $(TENSORFLOW) (a minute the first time)'
+	@$(BIN)/python -m uv venv --quiet --clear --python 3.11 $(TENSORFLOW)
+	@$(BIN)/python -m uv pip install --quiet --python $(TENSORFLOW) --requirement $<
 	@touch $@
 
 clean:
