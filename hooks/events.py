@@ -35,11 +35,9 @@ class EventWriter:
         clock: Callable[[], float] = time.monotonic,
     ):
         from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import (  # pyright: ignore[reportAttributeAccessIssue]
-            Event,
-        )
+        from tensorboardX.proto import event_pb2
 
-        self._make_event = Event
+        self._make_event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
         self._event: Any = None
         self._flush_secs = flush_secs
         self._clock = clock
