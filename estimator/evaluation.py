@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from estimator.errors import Rendezvous
-from estimator.infeed import Infeed, Piece
+from estimator.feeding import AnyInfeed, batch_spec, start_infeed
+from estimator.infeed import Piece
 from estimator.job import Job
 from estimator.metrics import HostMetrics, MeanOverExamples
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.preemption import stop_error
-from estimator.shared_infeed import SharedInfeed
 from estimator.spec import ModeKeys
 from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
 from hooks import (
@@ -58,14 +58,13 @@ def evaluate(
         job.stop_notices() as notices,
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
     ):
-        spec = job.batch_spec(source, mode)
+        spec = batch_spec(job, source, mode)
         assert spec is not None
-        job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, checkpoint)
         all_hooks = [*hooks, *outline.hooks, StopOnNoticeHook(notices)]
         with HookSequence(all_hooks) as sequence:
             with Rendezvous() as rendezvous:
-                infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=steps)
+                infeed = start_infeed(job, source, rendezvous, mode, spec, outline, limit=steps)
                 notices.listen(lambda notice: infeed.abandon())
                 loop = EvaluationLoop(job, frozen, outline, rendezvous)
                 context = job.hook_context(
@@ -133,7 +132,7 @@ class EvaluationLoop:
 
     def run(
         self,
-        infeed: Infeed | SharedInfeed,
+        infeed: AnyInfeed,
         hooks: HookSequence,
         context: HookContext,
         notices: StopNotices,
@@ -202,7 +201,7 @@ class EvaluationLoop:
 
     def _view(
         self,
-        infeed: Infeed | SharedInfeed,
+        infeed: AnyInfeed,
         before: int,
         piece: Piece | None,
         outputs: Outputs | None,

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import pickle
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 logger = logging.getLogger(__name__)
 
 _VALUES = 5
 _TEXT_BYTES = 4096
+_LENGTH_BYTES = 8
 _REPORT_SECS = 30.0
 
 
@@ -118,6 +121,27 @@ class Hosts:
             pickle.loads(row[:size].tobytes()) for row, size in zip(gathered, sizes, strict=True)
         ]
 
+    def scatter(self, what: str, parcels: Sequence[bytes] | None) -> bytes:
+        """Returns the parcel that process 0 has for this one; see `agree`.
+
+        Args:
+          what: as in `agree`.
+          parcels: one for each process, on process 0; None on the others.
+        """
+        longest = 0 if parcels is None else max(map(len, parcels))
+        size = int(self.agree(what, longest)[0, 0])
+        if size == 0:
+            return b""
+        # A length in front, and rounded up, so that few programs are compiled.
+        padded = 1 << (size + _LENGTH_BYTES - 1).bit_length()
+        rows = np.zeros((self.count, padded), np.uint8)
+        for row, parcel in zip(rows, parcels or (), strict=False):
+            data = len(parcel).to_bytes(_LENGTH_BYTES, "little") + parcel
+            row[: len(data)] = np.frombuffer(data, np.uint8)
+        own = _scatter(rows).tobytes()
+        length = int.from_bytes(own[:_LENGTH_BYTES], "little")
+        return own[_LENGTH_BYTES : _LENGTH_BYTES + length]
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Around what all processes do: an error that leaves it is told to the others.
@@ -169,8 +193,31 @@ def _exchange(row: np.ndarray) -> np.ndarray:
     """Returns the rows of all processes, which have one shape."""
     from jax.experimental import multihost_utils
 
-    try:
+    with _losses_named():
         return np.asarray(multihost_utils.process_allgather(row))
+
+
+def _scatter(rows: np.ndarray) -> np.ndarray:
+    """Returns this process's row of what all processes have for it together: `rows`
+    `[processes, bytes]` of process 0, and zeros of the others."""
+    devices = np.array(jax.devices()).reshape(jax.process_count(), jax.local_device_count())
+    by_process = NamedSharding(Mesh(devices, ("processes", "local")), PartitionSpec("processes"))
+    with _losses_named():
+        sent = jax.make_array_from_process_local_data(by_process, rows[None])
+        return np.asarray(_summed(by_process)(sent).addressable_data(0))[0]
+
+
+@functools.cache
+def _summed(sharding: NamedSharding) -> Any:
+    # Bytes, so that adding zeros changes nothing, whatever they stand for.
+    return jax.jit(lambda rows: rows.sum(0, dtype=np.uint8), out_shardings=sharding)
+
+
+@contextlib.contextmanager
+def _losses_named() -> Iterator[None]:
+    """Turns what a broken connection raises into words."""
+    try:
+        yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         raise HostError(
             "The connection to another process of the job was lost: it has died, or could not be "

@@ -84,7 +84,7 @@ class Infeed:
     Args:
       source: read by the thread from now on, and closed when the run ends.
       rendezvous: owns the thread, and carries its errors.
-      partition: where the batches go.
+      partition: where the batches go; None leaves them on the host.
       capacity: batches stacked in one transfer.
       limit: batches to read at most; None reads to the end.
       padding: what becomes of partial batches.
@@ -92,13 +92,15 @@ class Infeed:
       table: (features, labels) on the devices, if `source` gives the numbers of its rows.
       patient: whether a transfer waits for all its batches, however long the input takes.
       fill_up: whether empty batches, `rows` 0, fill the last transfer up.
+      one_size: whether batches can only be run whole: a partial one that would have to be cut is
+        an error.
     """
 
     def __init__(
         self,
         source: Source,
         rendezvous: Rendezvous,
-        partition: InputPartition,
+        partition: InputPartition | None,
         *,
         capacity: int,
         limit: int | None,
@@ -107,6 +109,7 @@ class Infeed:
         table: tuple[Any, Any] | None = None,
         patient: bool = False,
         fill_up: bool = False,
+        one_size: bool = False,
     ):
         self._source = source
         self._partition = partition
@@ -119,6 +122,7 @@ class Infeed:
         self._table = table
         self._fill_secs = None if patient else _FILL_SECS
         self._fill_up = fill_up
+        self._one_size = one_size
         self._queue: ClosableQueue[_Run] = ClosableQueue(_IN_FLIGHT, name="infeed")
         self._current: _Run | None = None
         self._offset = 0
@@ -145,13 +149,16 @@ class Infeed:
             self._offset = 0
             self._wait_secs += time.monotonic() - started
 
-    def offer(self, at_most: int) -> Piece | None:
-        """Returns what `take` would return, if called next."""
+    def offer(self, at_most: int | None = None) -> Piece | None:
+        """Returns what `take` would return, if called next; without `at_most` all that is left of
+        the transfer."""
         self.wait()
         if self._current is None:
             return None
         run = self._current
-        begin, end = self._offset, min(self._offset + at_most, len(run.rows))
+        begin, end = self._offset, len(run.rows)
+        if at_most is not None:
+            end = min(end, begin + at_most)
         rows = run.rows[begin:end]
         return Piece(
             batches=run.batches,
@@ -231,13 +238,13 @@ class Infeed:
                 yield _Run(whole, begin, rows[begin:end], positions[begin:end])
             else:
                 end = begin + 1
-                if self._partition.placement.num_processes > 1:
+                if self._one_size:
                     raise ValueError(
-                        f"A batch has {rows[begin]} of {self._source.batch_size} examples on this "
-                        "process, and its padding cannot be masked here: a scalar loss, batch "
-                        "statistics, mergeable metrics or host_call tensors for each example "
-                        "would count it. Drop such batches (drop_remainder=True, or repeat()), or "
-                        "return losses and metrics for each example, [batch]."
+                        f"A batch has {rows[begin]} of {self._source.batch_size} examples, and "
+                        "its padding cannot be masked here: a scalar loss, batch statistics, "
+                        "mergeable metrics or host_call tensors for each example would count it. "
+                        "Drop such batches (drop_remainder=True, or repeat()), or return losses "
+                        "and metrics for each example, [batch]."
                     )
                 partial = self._to_devices(_partial_batch(stack, begin), None)
                 yield _Run(partial, 0, rows[begin:end], positions[begin:end])
@@ -255,7 +262,7 @@ class Infeed:
 
     def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Stacked:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
-        placed = self._partition.put(batches)
+        placed = batches if self._partition is None else self._partition.put(batches)
         if self._table is None:
             return placed
         features, labels = self._table

@@ -12,7 +12,7 @@ from estimator.input_config import Deployment
 from estimator.mesh import Placement
 from estimator.model import accepted_names
 from estimator.spec import ModeKeys
-from input_pipeline import CombinedSource, InputContext, Source, make_source
+from input_pipeline import CombinedSource, ElsewhereSource, InputContext, Source, make_source
 
 INPUT_FN_ARGUMENTS = ("params", "mode", "config", "context")
 
@@ -99,6 +99,8 @@ def open_source(
             batch_axis=config.input.batch_axis,
         )
 
+    if not calls:
+        return ElsewhereSource(batch_size)
     with contextlib.ExitStack() as closing:
         sources = []
         for context in calls:

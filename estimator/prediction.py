@@ -12,11 +12,11 @@ import jax
 import numpy as np
 
 from estimator.errors import Rendezvous
-from estimator.infeed import Infeed, Piece
+from estimator.feeding import AnyInfeed, batch_spec, start_infeed
+from estimator.infeed import Piece
 from estimator.job import Job
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
-from estimator.shared_infeed import SharedInfeed
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
 from hooks import Hook, HookContext, HookSequence, LoopView
@@ -50,16 +50,15 @@ def predict(
         job.hosts.together(),
         contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
     ):
-        spec = job.batch_spec(source, mode)
+        spec = batch_spec(job, source, mode)
         if spec is None:
             return
-        job.partition.check(spec)
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
         columns = job.hosts.gather("columns on the host", source.host_column_names)
         chosen = _Chosen.of(keys, outline, max(columns, key=len))  # an empty input has none
         with HookSequence([*hooks, *outline.hooks]) as sequence:
             with Rendezvous() as rendezvous:
-                infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=None)
+                infeed = start_infeed(job, source, rendezvous, mode, spec, outline, limit=None)
                 loop = PredictionLoop(job, frozen, chosen, rendezvous, gather=gather)
                 context = job.hook_context(mode, batch_size, step=0, last_step=None)
                 yield from loop.run(infeed, sequence, context)
@@ -161,9 +160,7 @@ class PredictionLoop:
             rendezvous, "predict outfeed", self._deliver, read=job.placement.read_local_rows
         )
 
-    def run(
-        self, infeed: Infeed | SharedInfeed, hooks: HookSequence, context: HookContext
-    ) -> Iterator[Any]:
+    def run(self, infeed: AnyInfeed, hooks: HookSequence, context: HookContext) -> Iterator[Any]:
         """Yields the predictions of each batch until the infeed ends or a hook asks to stop."""
         self.view = self._view(infeed, 0, None)
         hosts, steps = self._job.hosts, self._job.config.steps_per_dispatch
@@ -194,7 +191,7 @@ class PredictionLoop:
                     yield self._chosen.beside(batch, columns)
         self._outfeed.drain()
 
-    def _dispatch(self, piece: Piece, infeed: Infeed | SharedInfeed, hooks: HookSequence) -> bool:
+    def _dispatch(self, piece: Piece, infeed: AnyInfeed, hooks: HookSequence) -> bool:
         before = self._batches
         self._carry, outputs = self._program(
             self._carry,
@@ -232,7 +229,7 @@ class PredictionLoop:
         assert result is not None, "nobody finishes this queue"
         return result
 
-    def _view(self, infeed: Infeed | SharedInfeed, before: int, piece: Piece | None) -> LoopView:
+    def _view(self, infeed: AnyInfeed, before: int, piece: Piece | None) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
         return LoopView(
             mode=ModeKeys.PREDICT,

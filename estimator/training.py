@@ -15,14 +15,14 @@ import numpy as np
 
 from estimator import checkpoints, training_end
 from estimator.errors import Rendezvous
+from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.histograms import read_due
-from estimator.infeed import Infeed, Piece
+from estimator.infeed import Piece
 from estimator.input_config import Resume
 from estimator.job import Job
 from estimator.loop_length import loop_length
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
-from estimator.shared_infeed import SharedInfeed
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
@@ -56,9 +56,8 @@ def train(
     with job.hosts.together(), contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
         source = _source_at(job, input_fn, batch_size, checkpoint, stack)
-        spec = job.batch_spec(source, mode)
+        spec = batch_spec(job, source, mode)
         assert spec is not None
-        job.partition.check(spec)
         initializer = job.programs.initializer(mode, spec)
         outline = initializer.outline
         if checkpoint is None:
@@ -75,7 +74,7 @@ def train(
         sequence = stack.enter_context(HookSequence(all_hooks))
         with Rendezvous() as rendezvous:
             limit = None if last_step is None else last_step - first_step
-            infeed = job.infeed(source, rendezvous, mode, spec, outline, limit=limit)
+            infeed = start_infeed(job, source, rendezvous, mode, spec, outline, limit=limit)
             notices.listen(lambda notice: infeed.abandon())
             outfeed = None
             if outline.host_call is not None and job.hosts.is_chief:
@@ -166,7 +165,7 @@ class TrainingLoop:
 
     def run(
         self,
-        infeed: Infeed | SharedInfeed,
+        infeed: AnyInfeed,
         outfeed: Outfeed | None,
         hooks: HookSequence,
         context: HookContext,
@@ -238,9 +237,7 @@ class TrainingLoop:
             outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
         return outputs
 
-    def _view(
-        self, before: int, parts: list[tuple[Piece, Outputs]], infeed: Infeed | SharedInfeed
-    ) -> LoopView:
+    def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: AnyInfeed) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
         state = self.state
         every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]

@@ -27,9 +27,17 @@ ESTIMATOR_LAYERS = [
     | {"batches", "loop_length", "loop_shape", "preemption"},
     {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"},
     {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
-    | {"device_tables", "inputs", "input_partition", "infeed", "shared_infeed", "outfeed"}
+    | {
+        "device_tables",
+        "inputs",
+        "input_partition",
+        "infeed",
+        "shared_infeed",
+        "scattered_infeed",
+        "outfeed",
+    }
     | {"checkpoints", "training_end"},
-    {"job", "train_hooks", "training", "evaluation", "prediction"},
+    {"feeding", "job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
     {"schedule"},
     {"__init__"},

@@ -1,6 +1,6 @@
 """A script of one process of a job: trains, evaluates and predicts; writes down what it saw.
 
-Usage: whole_life.py <results_dir> <model_dir> <max_steps>
+Usage: whole_life.py <results_dir> <model_dir> <max_steps> <deployment>
 """
 
 import json
@@ -26,11 +26,12 @@ def train_input_fn(context):
 def eval_input_fn(context):
     """7 rows of 13 go to the first of two processes, 6 to the second."""
     features, labels = numbered(ROWS_TO_EVALUATE)
-    mine = np.array_split(np.arange(ROWS_TO_EVALUATE), context.num_hosts)[context.current_host]
+    parts = np.array_split(np.arange(ROWS_TO_EVALUATE), context.num_input_pipelines)
+    mine = parts[context.input_pipeline_id]
     return {name: values[mine] for name, values in features.items()}, labels[mine]
 
 
-def main(results_dir: str, model_dir: str, max_steps: int) -> None:
+def main(results_dir: str, model_dir: str, max_steps: int, deployment: str) -> None:
     est.distributed.initialize(heartbeat_timeout_secs=10, shutdown_timeout_secs=20)
     seen: list[tuple[int, list[int], float]] = []
     losses: list[float] = []
@@ -45,7 +46,11 @@ def main(results_dir: str, model_dir: str, max_steps: int) -> None:
     model = est.Estimator(
         mlp,
         model_dir,
-        est.RunConfig(iterations_per_loop=7, save_checkpoints_steps=10),
+        est.RunConfig(
+            iterations_per_loop=7,
+            save_checkpoints_steps=10,
+            input=est.InputPipelineConfig(deployment=deployment),
+        ),
         params={"host_call": host_call},
         train_batch_size=8,
         eval_batch_size=4,
@@ -64,4 +69,4 @@ def main(results_dir: str, model_dir: str, max_steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
