@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +270,7 @@ class Estimator:
     def predict(
         self,
         input_fn: InputFn,
-        predict_keys: str | Sequence[str] | None = None,
+        predict_keys: str | Iterable[str] | None = None,
         hooks: Sequence[Hook] | None = None,
         checkpoint_path: str | os.PathLike[str] | None = None,
         yield_single_examples: bool = True,
@@ -419,10 +419,17 @@ def _chosen_model_dir(
     return path.absolute()
 
 
-def _checked_keys(keys: str | Sequence[str] | None) -> tuple[str, ...] | None:
+def _checked_keys(keys: str | Iterable[str] | None) -> tuple[str, ...] | None:
     if keys is None:
         return None
     names = (keys,) if isinstance(keys, str) else keys
-    if not isinstance(names, Sequence) or not names or not all(isinstance(n, str) for n in names):
+    if isinstance(names, set | frozenset):
+        names = sorted(names, key=str)  # the order of a set changes from run to run
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"predict_keys must be names of predictions, got {keys!r}.")
+    if not names:
+        raise ValueError(
+            f"predict_keys={keys!r} leaves nothing to compute. Name the predictions to compute, "
+            "or pass None for all."
+        )
     return tuple(names)

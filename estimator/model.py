@@ -129,10 +129,37 @@ class Functional:
       init: `init(rng, features) -> params`, a pytree of arrays.
       apply: `apply(params, *args) -> outputs`. model_fn is given `model`, and
         `model(*args)` calls `apply` with the parameters filled in.
+
+    Raises:
+      TypeError: one of them is no function, or takes other arguments.
     """
 
     init: Callable[..., Any]
     apply: Callable[..., Any]
+
+    def __post_init__(self) -> None:
+        _check_callable("Functional.init", self.init, "init(rng, features)", None, None)
+        _check_callable("Functional.apply", self.apply, "apply(params, *args)")
+
+
+def _check_callable(what: str, fn: Any, form: str, *arguments: Any, **named: Any) -> None:
+    """Checks that `fn` can be called with the arguments; without any, only that it is a function.
+
+    Raises:
+      TypeError: it cannot; says that it is called as `form`.
+    """
+    if not callable(fn):
+        raise TypeError(f"{what} must be a function, called as {form}; got {type(fn).__name__}.")
+    try:
+        if arguments or named:
+            inspect.signature(fn).bind(*arguments, **named)
+    except ValueError:
+        pass  # some builtins have no signature to check
+    except TypeError as error:
+        raise TypeError(
+            f"{what} is called as {form}, but takes other arguments: {error}. For what else it "
+            "needs, write a lambda around it."
+        ) from error
 
 
 class FunctionalParams:
@@ -158,12 +185,17 @@ class NnxModule:
     """Variables of the `nnx.Module` that a function builds: split before the step, merged in it."""
 
     def __init__(self, build: Callable[..., Any]):
-        self.build = build
+        self.build = _taking_rngs(build)
 
     def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
         from flax import nnx
 
         module = self.build(nnx.Rngs(key))
+        if not isinstance(module, nnx.Module):
+            raise TypeError(
+                f"The function model= built a {type(module).__name__}; expected an nnx.Module. A "
+                "linen module is passed as it is, without a function: model=nn.Dense(10)."
+            )
         _, params, _, state = self._split(module)
         module.eval()  # initialising leaves batch statistics as they were built
         spec = call(module)
@@ -191,6 +223,31 @@ class NnxModule:
         return graph, nnx.to_pure_dict(params), rngs, nnx.to_pure_dict(state)
 
 
+def _taking_rngs(build: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Returns `build` as a function of the random streams alone.
+
+    Raises:
+      TypeError: it does not take them, or needs more.
+    """
+    name = f"model={getattr(build, '__name__', build)}"
+    function = _with_signature(build)
+    if "rngs" in inspect.signature(function).parameters:
+        _check_callable(name, function, "model(rngs=rngs)", rngs=None)
+        return lambda rngs: build(rngs=rngs)
+    _check_callable(name, function, "model(rngs)", None)
+    return build
+
+
+def _with_signature(build: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function with the arguments of `build`, which the class of an nnx.Module hides."""
+    if inspect.isclass(build):
+        return functools.partial(build.__init__, None)
+    if isinstance(build, functools.partial):
+        inner = _with_signature(build.func)
+        return functools.partial(inner, *build.args, **build.keywords)
+    return build
+
+
 def _fresh_rngs(rngs: Any, key: jax.Array) -> Any:
     """Random streams of one step: a key of its own for each stream, with its count at zero."""
     leaves, structure = jax.tree.flatten(rngs)
@@ -215,7 +272,12 @@ def variable_holder(model: Any) -> VariableHolder:
         return LinenModule(model)
     if isinstance(model, Functional):
         return FunctionalParams(model)
-    if inspect.isfunction(model) or inspect.isclass(model) or inspect.ismethod(model):
+    if inspect.isclass(model) and issubclass(model, nn.Module):
+        raise TypeError(
+            f"model={model.__name__} is the class of a linen module. Pass an instance of it: "
+            f"model={model.__name__}(...)."
+        )
+    if inspect.isroutine(model) or inspect.isclass(model) or isinstance(model, functools.partial):
         return NnxModule(model)
     raise TypeError(
         f"model must be a flax.linen module, a function of `rngs` that builds an nnx.Module, or an "

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from input_pipeline.batch_axes import BatchAxes, FrontReader
 from input_pipeline.batch_source import BatchSource
@@ -118,6 +119,12 @@ def _adapted(data: Any, batch_size: int) -> Dataset | BatchReader:
             "input_fn returned a generator that has been read to its end or closed before. Make a "
             "new one in each call, or return the generator function itself."
         )
+    if isinstance(data, list) and len(data) == 2 and _outline(data[0]) != _outline(data[1]):
+        raise TypeError(
+            "input_fn returned a list of two entries, and a list is one of batches; but the second "
+            "differs from the first, as labels do from features. Return a tuple instead of the "
+            "list: return features, labels."
+        )
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | set | frozenset):
         return IterableReader(
             lambda: iter(data),
@@ -135,6 +142,13 @@ def _packages_of(data: Any) -> set[str]:
     if isinstance(data, Mapping | tuple):
         objects += jax.tree_util.tree_leaves(data)
     return {base.__module__.partition(".")[0] for entry in objects for base in type(entry).mro()}
+
+
+def _outline(batch: Any) -> Any:
+    """Returns what the batches of one input share: their structure, and the number of dimensions
+    and dtype of each array."""
+    leaves, structure = jax.tree_util.tree_flatten(batch)
+    return structure, [(np.ndim(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
 
 
 def _is_array(data: Any) -> bool:

@@ -13,8 +13,20 @@ from input_pipeline.dtypes import device_dtype, to_numpy
 
 
 def split(element: Any) -> tuple[Any, Any]:
-    """Returns (features, labels): a plain tuple of two is that pair, all else is features."""
-    return element if type(element) is tuple and len(element) == 2 else (element, None)
+    """Returns (features, labels): a plain tuple of two is that pair, all else is features.
+
+    Raises:
+      TypeError: it is a namedtuple that looks like the pair.
+    """
+    if type(element) is tuple and len(element) == 2:
+        return element
+    fields = getattr(element, "_fields", ())
+    if set(fields) == {"features", "labels"}:
+        raise TypeError(
+            f"The data is the namedtuple {type(element).__name__}{fields}, and all of a namedtuple "
+            "counts as features. Return a plain tuple (features, labels) instead."
+        )
+    return element, None
 
 
 def joined(pair: tuple[Any, Any]) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
+
+from estimator.export.tensor_spec import leaf_names
 
 
 class ExportOutput:
@@ -26,33 +27,28 @@ class PredictOutput(ExportOutput):
     """Any arrays, by name.
 
     Args:
-      outputs: name -> array `[batch, ...]`; one array alone is called `"output"`.
+      outputs: pytree, mostly a dict, of arrays `[batch, ...]`. The name of one is the path to
+        it: `"boxes/center"` for `outputs["boxes"]["center"]`; one array alone is `"output"`.
 
     Raises:
-      TypeError: no dict of arrays.
-      ValueError: no outputs, or one without a batch dimension.
+      TypeError: something in it is no array.
+      ValueError: no outputs, one without a batch dimension, or two of the same name.
     """
 
     method = "predict"
 
-    def __init__(self, outputs: Mapping[str, Any] | Any):
-        if not isinstance(outputs, Mapping):
-            _array("PredictOutput.outputs", outputs, "a dict of arrays, or one array")
-            outputs = {"output": outputs}
-        if not outputs:
+    def __init__(self, outputs: Any):
+        named = leaf_names(outputs, what="PredictOutput.outputs", root="output")
+        if not named:
             raise ValueError("PredictOutput.outputs is empty. Give at least one array.")
-        for name, value in outputs.items():
-            if not isinstance(name, str):
-                raise TypeError(
-                    f"PredictOutput.outputs has the key {name!r}; keys must be strings."
-                )
+        for name, value in named.items():
             _array(f"PredictOutput.outputs[{name!r}]", value, "an array [batch, ...]")
             if value.ndim == 0:
                 raise ValueError(
                     f"PredictOutput.outputs[{name!r}] is the scalar {_describe(value)}; expected "
                     "an array [batch, ...] with a row for every example."
                 )
-        self.outputs = dict(outputs)
+        self.outputs = named
 
     def as_dict(self) -> dict[str, Any]:
         return dict(self.outputs)

@@ -52,8 +52,8 @@ def lower(
 
     Raises:
       TypeError: `fn` returns something else.
-      ValueError: an output without the batch as first dimension; several signatures, none of
-        them the default.
+      ValueError: an output without the batch as first dimension; a model that decides on the
+        number of rows; several signatures, none of them the default.
       Exception: whatever tracing `fn` raises, with a note on what an export asks for.
     """
 
@@ -74,11 +74,14 @@ def lower(
         def serve(arrays: Any, feeds: Any, name: str = name) -> dict[str, Any]:
             return _checked(call(arrays, feeds))[name].as_dict()
 
-        with _noting(
-            f"While exporting the signature {name!r} for {', '.join(platforms)}. Its batch "
-            f"dimension is the symbol {_BATCH!r}, as one program serves every batch size: the "
-            "model must not decide on shape[0], nor need it as a number. Nor may it call back to "
-            "Python, as jax.debug.print does."
+        with (
+            _deciding_on_rows(name),
+            _noting(
+                f"While exporting the signature {name!r} for {', '.join(platforms)}. Its batch "
+                f"dimension is the symbol {_BATCH!r}, as one program serves every batch size: the "
+                "model must not decide on shape[0], nor need it as a number. Nor may it call back "
+                "to Python, as jax.debug.print does."
+            ),
         ):
             exported = jax.export.export(jax.jit(serve), platforms=platforms)(arrays, feeds)
         outputs = _output_specs(name, exported, batch)
@@ -154,6 +157,20 @@ def _output_specs(name: str, exported: Any, batch: Any) -> dict[str, TensorSpec]
             )
         specs[output] = TensorSpec((None, *aval.shape[1:]), aval.dtype)
     return specs
+
+
+@contextlib.contextmanager
+def _deciding_on_rows(signature: str) -> Iterator[None]:
+    """Says in words what JAX says of a dimension that is a symbol and is needed as a number."""
+    try:
+        yield
+    except jax.errors.InconclusiveDimensionOperation as error:
+        raise ValueError(
+            f"Signature {signature!r} cannot be exported: model_fn decides on the number of rows "
+            f"of its batch ({str(error).splitlines()[0]}), and one program serves every number. In "
+            "mode PREDICT, compute from the rows alone: no `if` on shape[0], no Python loop over "
+            "it, no reshape that fixes it."
+        ) from error
 
 
 @contextlib.contextmanager

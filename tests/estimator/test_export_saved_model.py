@@ -207,6 +207,25 @@ def test_a_checkpoint_that_is_not_there_is_not_exported(trained, tmp_path):
         estimator(trained).export_saved_model(tmp_path / "export", inputs(), checkpoint_path="nope")
 
 
+def test_predictions_of_any_structure_are_served_by_the_path_to_them(tmp_path):
+    def model_fn(features, labels, mode):
+        y = nn.Dense(1)(features["x"])[:, 0]
+        if mode == est.ModeKeys.PREDICT:
+            return est.EstimatorSpec(mode, predictions={"line": {"y": y}, "all": (y, -y)})
+        return est.EstimatorSpec(mode, loss=y**2, optimizer=optax.sgd(0.1))
+
+    model = est.Estimator(model_fn, tmp_path, train_batch_size=8, predict_batch_size=8)
+    model.train(lambda: {"x": X}, steps=1)
+
+    served = est.export.load(model.export_saved_model(tmp_path / "export", inputs()))
+
+    predicted = [row["line"]["y"] for row in model.predict(lambda: {"x": X})]
+    got = served["serving_default"]({"x": X})
+    assert got.keys() == {"line/y", "all/0", "all/1"}
+    np.testing.assert_allclose(got["line/y"], predicted, rtol=1e-6)
+    np.testing.assert_allclose(got["all/1"], -np.array(predicted), rtol=1e-6)
+
+
 def test_what_the_model_is_fed_with_must_be_a_serving_input(trained, tmp_path):
     with pytest.raises(TypeError, match=r"serving_input\(features\), got dict"):
         estimator(trained).export_saved_model(tmp_path, {"x": X})  # type: ignore[arg-type]

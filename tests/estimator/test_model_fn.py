@@ -327,6 +327,72 @@ def test_a_model_of_another_kind_is_refused(tmp_path):
         estimator(linen_model, tmp_path, model={})
 
 
+class KeywordLine(nnx.Module):
+    def __init__(self, width=1, *, rngs):
+        self.linear = nnx.Linear(X.shape[1], width, rngs=rngs)
+
+    def __call__(self, features):
+        return self.linear(features)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        KeywordLine,
+        functools.partial(KeywordLine, 1),
+        lambda streams: KeywordLine(rngs=streams),
+        lambda *, rngs, width=1: KeywordLine(width, rngs=rngs),
+    ],
+    ids=["class", "partial", "by position", "by name"],
+)
+def test_a_builder_is_given_its_random_streams_as_it_takes_them(tmp_path, model):
+    runner = estimator(linen_model, tmp_path, model=model)
+    runner.train(data, max_steps=1)
+
+    assert "params/linear/kernel" in runner.get_variable_names()
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.Dense, r"model=Dense is the class of a linen module.*model=Dense\(...\)"),
+        (lambda: KeywordLine(rngs=nnx.Rngs(0)), r"called as model\(rngs\), but takes other argum"),
+        (nnx.Linear, r"model=Linear is called as model\(rngs=rngs\).*'in_features'.*lambda"),
+    ],
+    ids=["linen class", "no rngs", "more arguments"],
+)
+def test_what_cannot_build_a_model_is_refused_with_the_way_to_do_it(tmp_path, model, words):
+    with pytest.raises(TypeError, match=words):
+        estimator(linen_model, tmp_path, model=model)
+
+
+def test_a_builder_of_something_else_is_refused(tmp_path):
+    runner = estimator(linen_model, tmp_path, model=lambda rngs: nn.Dense(1))
+
+    with pytest.raises(TypeError, match=r"built a Dense; expected an nnx.Module.*model=nn.Dense"):
+        runner.train(data, max_steps=1)
+
+
+@pytest.mark.parametrize(
+    ("functions", "words"),
+    [
+        (
+            (lambda rng: 0, lambda p, x: x),
+            r"Functional.init is called as init\(rng, features\), but",
+        ),
+        ((lambda a, b, c: 0, lambda p, x: x), r"Functional.init.*'c'"),
+        ((3, lambda p, x: x), "Functional.init must be a function.*got int"),
+        (
+            (lambda r, f: 0, None),
+            r"Functional.apply must be.*apply\(params, \*args\); got NoneType",
+        ),
+    ],
+)
+def test_functions_that_a_functional_cannot_call_are_refused(functions, words):
+    with pytest.raises(TypeError, match=words):
+        est.Functional(*functions)
+
+
 def test_a_model_that_uses_fewer_variables_to_predict_restores_those(tmp_path):
     def model_fn(features, labels, mode):
         outputs = nn.Dense(1, name="head")(features["x"])[:, 0]

@@ -179,7 +179,20 @@ def test_an_unknown_predict_key_is_an_error_that_lists_the_known_ones(tmp_path):
         next(results)
 
 
-@pytest.mark.parametrize("keys", [[], [3], 3])
+@pytest.mark.parametrize("keys", [{"square"}, frozenset({"square"}), ("square",), "square"])
+def test_predict_keys_may_come_in_any_collection(tmp_path, keys):
+    results = predictor(echo, tmp_path).predict(lambda: numbered(3), predict_keys=keys)
+
+    assert [set(result) for result in results] == [{"square"}] * 3
+
+
+@pytest.mark.parametrize("keys", [[], (), set()])
+def test_no_predict_keys_at_all_are_an_error(tmp_path, keys):
+    with pytest.raises(ValueError, match=r"leaves nothing to compute.* None for all"):
+        predictor(echo, tmp_path).predict(lambda: numbered(3), predict_keys=keys)
+
+
+@pytest.mark.parametrize("keys", [[3], {3, "square"}, 3])
 def test_predict_keys_must_be_names(tmp_path, keys):
     with pytest.raises(TypeError, match="predict_keys must be names"):
         predictor(echo, tmp_path).predict(lambda: numbered(3), predict_keys=keys)

@@ -121,3 +121,14 @@ def test_anything_else_is_an_error_that_lists_what_is_accepted(data):
 def test_a_function_that_returns_no_iterator_is_an_error():
     with pytest.raises(TypeError, match="gave a int"):
         make_source(lambda: 3, batch_size=2).read(1)
+
+
+@pytest.mark.parametrize("features", [X, {"x": X}, (X, X)])
+def test_a_list_of_features_and_labels_is_an_error_that_asks_for_a_tuple(features):
+    with pytest.raises(TypeError, match=r"list of two entries.* return features, labels"):
+        make_source([features, Y], batch_size=2)
+
+
+@pytest.mark.parametrize("batch", [X[:2], {"x": X[:2]}, (X[:2], Y[:2])])
+def test_a_list_of_two_like_batches_is_read_as_batches(batch):
+    assert make_source([batch, batch], batch_size=2).num_batches() == 2

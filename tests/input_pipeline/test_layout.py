@@ -26,6 +26,13 @@ def test_all_else_is_features(element):
     assert split(element) == (element, None)
 
 
+def test_a_namedtuple_that_looks_like_the_pair_is_refused():
+    pair = collections.namedtuple("Pair", ["features", "labels"])
+
+    with pytest.raises(TypeError, match=r"namedtuple Pair.* plain tuple \(features, labels\)"):
+        split(pair(1, 2))
+
+
 def test_the_leaves_of_a_like_batch_come_back_as_arrays():
     layout = Layout.of(image_batch(rows=4), batched=True)
     image, label = layout.match(image_batch(rows=2), 1)

@@ -21,6 +21,16 @@ def test_one_array_alone_is_called_output():
     assert PredictOutput(SCORES).as_dict() == {"output": SCORES}
 
 
+def test_outputs_of_any_structure_are_called_by_the_path_to_them():
+    nested = {"boxes": {"center": SCORES, "size": SCORES}, "steps": [SCORES, SCORES]}
+    assert list(PredictOutput(nested).as_dict()) == [
+        "boxes/center",
+        "boxes/size",
+        "steps/0",
+        "steps/1",
+    ]
+
+
 def test_a_classification_output_gives_scores_and_leaves_out_absent_classes():
     output = ClassificationOutput(SCORES)
     assert output.method == "classify"
@@ -50,13 +60,12 @@ def test_outputs_hold_tracers_inside_a_trace():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: PredictOutput([1.0]), TypeError, r"outputs is of type list; expected a dict"),
+        (lambda: PredictOutput([1.0]), TypeError, r"outputs\['0'\] is of type float; expected an"),
         (lambda: PredictOutput({}), ValueError, "outputs is empty"),
-        (lambda: PredictOutput({3: SCORES}), TypeError, "has the key 3"),
         (
-            lambda: PredictOutput({"a": {"b": SCORES}}),
-            TypeError,
-            r"outputs\['a'\] is of type dict; expected an array",
+            lambda: PredictOutput({"a": {"b": SCORES}, "a/b": SCORES}),
+            ValueError,
+            "two arrays that are both called 'a/b'",
         ),
         (
             lambda: PredictOutput({"loss": jnp.float32(1)}),
