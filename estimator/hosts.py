@@ -8,8 +8,8 @@ import logging
 import pickle
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -17,10 +17,14 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _VALUES = 5
 _TEXT_BYTES = 4096
 _LENGTH_BYTES = 8
 _REPORT_SECS = 30.0
+# In what the libraries under the collectives say of a peer that is gone; they have no error type.
+_SIGNS_OF_LOSS = ("gloo", "nccl", "connection reset", "connection closed", "socket closed")
 
 
 class HostError(RuntimeError):
@@ -51,6 +55,7 @@ class Hosts:
     """
 
     def __init__(self, devices: Iterable[Any]) -> None:
+        self._chief_alone = False
         processes = {device.process_index for device in devices}
         if processes == {jax.process_index()}:
             self.count, self.index = 1, 0
@@ -80,6 +85,11 @@ class Hosts:
         """
         if self.count == 1:
             return np.array([values], np.int64)
+        if self._chief_alone:
+            raise HostError(
+                f"Process 0 comes to {what!r} in what it does alone, while the others wait for it "
+                "to end. That needs all processes: do it outside."
+            )
         rows = self._meet(what, values, failed=False)
         if rows[:, 0].any():
             texts = self._exchange_text("")
@@ -142,20 +152,46 @@ class Hosts:
         length = int.from_bytes(own[:_LENGTH_BYTES], "little")
         return own[_LENGTH_BYTES : _LENGTH_BYTES + length]
 
+    def on_chief(self, what: str, do: Callable[[], T]) -> T:
+        """Returns what `do` returns on process 0, which calls it alone, on all processes.
+
+        `do` starts nothing that needs them all; what it raises, the others hear of as a
+        HostError.
+
+        Args:
+          what: as in `agree`.
+          do: its result can be pickled.
+        """
+        if self.count == 1 or self._chief_alone:
+            return do()
+        with self.together():
+            result = None
+            if self.is_chief:
+                self._chief_alone = True
+                try:
+                    result = do()
+                finally:
+                    self._chief_alone = False
+            return self.gather(what, result)[0]
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Around what all processes do: an error that leaves it is told to the others.
 
         They raise a HostError with its words at their next meeting. The wait for them ends
-        after 30 seconds; then the end of this process is what they hear of.
+        after 30 seconds; then the end of this process is what they hear of. Where a program on
+        the devices ends since another process is gone, the error says that.
         """
         try:
             yield
         except (HostError, KeyboardInterrupt, GeneratorExit):
             raise  # known to all, or meant for this process alone
         except BaseException as error:
-            if self.count > 1:
-                self._report(error)
+            if self.count == 1 or self._chief_alone:
+                raise
+            if _is_loss(error):
+                raise _loss(error) from error
+            self._report(error)
             raise
 
     def _report(self, error: BaseException) -> None:
@@ -219,7 +255,22 @@ def _losses_named() -> Iterator[None]:
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
-        raise HostError(
-            "The connection to another process of the job was lost: it has died, or could not be "
-            f"reached ({str(error).splitlines()[0]})."
-        ) from error
+        raise _loss(error) from error
+
+
+def _loss(error: BaseException) -> HostError:
+    count, index = jax.process_count(), jax.process_index()
+    others = [str(other) for other in range(count) if other != index]
+    who = f"process {others[0]}" if count == 2 else f"one of the processes {', '.join(others)}"
+    return HostError(
+        f"Process {index} of {count} has lost the connection to {who}, which has died or cannot be "
+        f"reached ({str(error).splitlines()[0]}). The job goes on from its last checkpoint when it "
+        "is started again."
+    )
+
+
+def _is_loss(error: BaseException) -> bool:
+    text = str(error).lower()
+    return isinstance(error, jax.errors.JaxRuntimeError | ValueError) and any(
+        sign in text for sign in _SIGNS_OF_LOSS
+    )

@@ -239,21 +239,31 @@ class TrainingLoop:
 
     def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: AnyInfeed) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
-        state = self.state
+        state, step, hosts = self.state, self.step, self._job.hosts
+
+        # Programs on the devices of all processes: a hook of one alone would wait for ever.
+        def read_state() -> TrainState:
+            hosts.agree(f"view.state() at step {step}")
+            return jax.tree.map(jax.numpy.copy, state)
+
+        def read_params_finite() -> bool:
+            hosts.agree(f"view.params_finite at step {step}")
+            return bool(all_finite(state.params))
+
         every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]
         return LoopView(
             mode=ModeKeys.TRAIN,
             model_dir=self._job.model_dir,
             before=before,
-            step=self.step,
+            step=step,
             elapsed_secs=elapsed_secs,
             input_wait_secs=input_wait_secs,
             examples=sum(piece.examples for piece, _ in parts),
             input_position=parts[-1][0].position if parts else None,
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
-            read_state=lambda: jax.tree.map(jax.numpy.copy, state),
-            read_params_finite=lambda: bool(all_finite(state.params)),
+            read_state=read_state,
+            read_params_finite=read_params_finite,
             read_histograms=functools.cache(
                 lambda: read_due(before, every_step, self._histograms_every, state.params)
             ),

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,19 @@ class Ended:
     results: list[Any]
 
 
-def run_job(script: str, *arguments: Any, processes: int, results_dir: Path) -> Ended:
-    """Runs a script of this folder as a job; ends it and fails if it takes too long."""
+def run_job(
+    script: str,
+    *arguments: Any,
+    processes: int,
+    results_dir: Path,
+    options: Sequence[str] = (),
+) -> Ended:
+    """Runs a script of this folder as a job, with more `options` of the launcher; ends it and
+    fails if it takes too long."""
     results_dir.mkdir(parents=True, exist_ok=True)
     command = [
         *(sys.executable, "-m", "estimator.launch", "--processes", str(processes)),
+        *options,
         *(str(Path(__file__).parent / script), str(results_dir), *map(str, arguments)),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}

@@ -1,0 +1,92 @@
+"""What goes wrong on one process of a job ends all of them in time, in words; a rerun goes on."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import estimator as est
+from tests.fakes import config, dataset, mlp
+from tests.multihost.jobs import Ended, run_job
+from tests.multihost.troubled import STEPS, Losses
+
+PROCESSES = 2
+
+
+def job_with(trouble: str, tmp_path, *options: str) -> Ended:
+    return run_job(
+        "troubled.py",
+        tmp_path / "model",
+        trouble,
+        processes=PROCESSES,
+        results_dir=tmp_path / "results",
+        options=options,
+    )
+
+
+def losses_of(model_dir) -> dict[int, float]:
+    """Trains in model_dir to the last step, in this process alone."""
+    losses = Losses()
+    model = est.Estimator(mlp, model_dir, config(), train_batch_size=8)
+    model.train(lambda: dataset(40).repeat(), max_steps=STEPS, hooks=[losses])
+    return losses.of_step
+
+
+def of_process(index: int, output: str) -> str:
+    """Returns what one process wrote."""
+    return "\n".join(re.findall(rf"^\[{index}\] (.*)$", output, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("trouble", ["raises", "input_raises"])
+def test_an_error_on_one_process_ends_all_by_its_own_words(trouble, tmp_path):
+    job = job_with(trouble, tmp_path)
+    assert job.code == 1
+    assert "ValueError: bad record 17" in of_process(1, job.output).splitlines()
+    assert "HostError: process 1 of 2 failed: ValueError: bad record 17" in of_process(
+        0, job.output
+    )
+
+
+def test_what_needs_all_processes_is_refused_on_one_and_both_places_are_named(tmp_path):
+    job = job_with("reads_state_on_process_0", tmp_path)
+    assert job.code == 1
+    for index in range(PROCESSES):
+        own = of_process(index, job.output)
+        assert "process 0 is at 'view.state() at step 7'" in own
+        assert "process 1 is at '" in own
+
+
+def test_processes_with_different_checkpoints_do_not_start(tmp_path):
+    model = est.Estimator(mlp, tmp_path / "model" / "1", config(), train_batch_size=8)
+    model.train(lambda: dataset(40), steps=2)
+    job = job_with("other_model_dir", tmp_path)
+    assert job.code == 1
+    assert "The processes found the steps [0, 2]" in of_process(0, job.output)
+    assert "It must be a folder that all of them see" in of_process(1, job.output)
+
+
+def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoint(tmp_path):
+    job = job_with("is_killed", tmp_path, "--max-restarts", "1")
+    assert job.code == 0, job.output
+    assert "Process 0 of 2 has lost the connection to process 1" in of_process(0, job.output)
+    assert "[launch] Process 1 ended with exit code 137." in job.output
+    assert "restart 1 of 1" in job.output
+    # What it had seen of the steps after the checkpoint is lost, and trained again.
+    expected = losses_of(tmp_path / "alone")
+    for seen in job.results:
+        assert list(map(int, seen)) == list(range(6, STEPS + 1))
+        for step, loss in seen.items():
+            np.testing.assert_allclose(loss, expected[int(step)], rtol=1e-5)
+
+
+def test_a_notice_to_one_process_saves_and_ends_all_and_another_number_goes_on(tmp_path):
+    job = job_with("is_terminated", tmp_path)
+    assert job.code == 143, job.output
+    assert est.checkpoints.latest(tmp_path / "model").name == "7"
+    rest = losses_of(tmp_path / "model")
+    assert list(rest) == list(range(8, STEPS + 1))
+    expected = losses_of(tmp_path / "alone")
+    for step, loss in rest.items():
+        np.testing.assert_allclose(loss, expected[step], rtol=1e-5)

@@ -1,0 +1,103 @@
+"""A script of one process of a job in which something goes wrong on process 1, or is done on
+process 0 alone.
+
+Usage: troubled.py <results_dir> <model_dir> <trouble>
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import jax
+
+import estimator as est
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.fakes import batches, dataset, mlp
+
+STEPS = 20
+TROUBLED_STEP = 7
+
+
+class Trouble(est.hooks.Hook):
+    """Does what its method is named by, behind the loop that ends at the troubled step."""
+
+    def __init__(self, does: str, marker: Path):
+        self._do = getattr(self, does, lambda view: None)
+        self._marker = marker
+
+    def next_step(self, step):
+        return TROUBLED_STEP if step < TROUBLED_STEP else None
+
+    def after_loop(self, view):
+        if view.step == TROUBLED_STEP:
+            self._do(view)
+
+    def raises(self, view):
+        if jax.process_index() == 1:
+            raise ValueError("bad record 17")
+
+    def reads_state_on_process_0(self, view):
+        if jax.process_index() == 0:
+            view.state()
+
+    def is_killed(self, view):
+        if jax.process_index() == 1 and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_terminated(self, view):
+        if jax.process_index() == 1 and not self._marker.exists():
+            self._marker.touch()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Losses(est.hooks.Hook):
+    """Keeps the loss of each step."""
+
+    def __init__(self):
+        self.of_step: dict[int, float] = {}
+
+    def after_loop(self, view):
+        steps = range(view.before + 1, view.step + 1)
+        self.of_step.update(zip(steps, view.losses.tolist(), strict=True))
+
+
+def broken_batches():
+    for index, batch in enumerate(batches(400, 4)):
+        if index == TROUBLED_STEP:
+            raise ValueError("bad record 17")
+        yield batch
+
+
+def main(results_dir: str, model_dir: str, trouble: str) -> None:
+    est.distributed.initialize(heartbeat_timeout_secs=10, shutdown_timeout_secs=10)
+    index = jax.process_index()
+
+    def input_fn(context):
+        if trouble == "input_raises" and index == 1:
+            return broken_batches()
+        if trouble == "input_sticks" and index == 1:
+            threading.Event().wait()
+        return dataset(40).shard(context.num_input_pipelines, context.input_pipeline_id).repeat()
+
+    losses = Losses()
+    model = est.Estimator(
+        mlp,
+        f"{model_dir}/{index}" if trouble == "other_model_dir" else model_dir,
+        est.RunConfig(iterations_per_loop=5, save_checkpoints_steps=5),
+        train_batch_size=8,
+    )
+    model.train(
+        input_fn,
+        max_steps=STEPS,
+        hooks=[losses, Trouble(trouble, Path(results_dir) / "marker")],
+    )
+    (Path(results_dir) / f"{index}.json").write_text(json.dumps(losses.of_step))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
