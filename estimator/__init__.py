@@ -7,6 +7,7 @@ from estimator import export as export
 from estimator.checkpoints import CheckpointError as CheckpointError
 from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchError
 from estimator.config import RunConfig as RunConfig
+from estimator.describe_sharding import describe_sharding as describe_sharding
 from estimator.device_config import DeviceConfig as DeviceConfig
 from estimator.estimator import Estimator as Estimator
 from estimator.hosts import HostError as HostError

@@ -68,7 +68,7 @@ class CompiledLoops:
 
         self.buffers = jax.tree.map(placed, self._body.buffers(outputs))
         shardings = jax.tree.map(lambda leaf: leaf.sharding, self.buffers)
-        self._out_shardings = (jax.tree.map(lambda _: placement.replicated, carry), shardings)
+        self._out_shardings = (jax.tree.map(lambda leaf: leaf.sharding, carry), shardings)
         self.new_buffers = session.make_callable(
             lambda: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.buffers),
             (),

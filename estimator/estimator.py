@@ -17,6 +17,7 @@ from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
 from estimator.export import PredictOutput, ServingInput
 from estimator.export import write as write_export
+from estimator.feeding import check_features
 from estimator.hosts import Hosts
 from estimator.job import Job
 from estimator.mesh import Placement
@@ -24,6 +25,7 @@ from estimator.model import RESERVED_PARAMS, Model
 from estimator.programs import Programs
 from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
+from estimator.state import TrainState
 from hooks import Hook, eval_dir
 from hooks.checks import list_of_hooks, list_of_save_listeners, positive_int
 
@@ -155,6 +157,30 @@ class Estimator:
           KeyError: it has no such variable.
         """
         return checkpoints.read_variable(self._trained(), name)
+
+    def abstract_state(self, batch: Any) -> TrainState:
+        """Returns shape, dtype and sharding of all that training keeps, without making it.
+
+        Args:
+          batch: (features, labels) of a training batch, arrays or `jax.ShapeDtypeStruct`s
+            `[batch, ...]`.
+
+        Raises:
+          TypeError, ValueError: bad model_fn, batch or DeviceConfig, as in `train`.
+        """
+        if not (isinstance(batch, tuple) and len(batch) == 2):
+            raise TypeError(
+                f"batch must be a pair (features, labels), got {type(batch).__name__}. Pass "
+                "labels=None in it for a model without."
+            )
+        check_features(batch[0])
+        spec = jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)
+            ),
+            batch,
+        )
+        return self._job.programs.initializer(ModeKeys.TRAIN, spec).abstract
 
     def train(
         self,

@@ -51,7 +51,7 @@ def batch_spec(job: Job, source: Source, mode: ModeKeys) -> BatchSpec | None:
                 f"The processes read different inputs: {found[0]} and {spec}. input_fn must give "
                 "batches of one structure, shapes and dtypes on all of them."
             )
-    _check_features(found[0][0])
+    check_features(found[0][0])
     spec = jax.tree.map(lambda leaf: _with_rows(leaf, leaf.shape[0] * len(specs)), found[0])
     job.partition.check(spec)
     return spec
@@ -180,7 +180,7 @@ def _padding(mode: ModeKeys, outline: Outline) -> Padding:
     return Padding.MASKED if mode is ModeKeys.EVAL else Padding.MASKED_IF_ANY
 
 
-def _check_features(features: object) -> None:
+def check_features(features: object) -> None:
     """Refuses features without a single array.
 
     Raises:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -125,6 +126,11 @@ class Placement:
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         """Returns `spec` on the devices of this mesh."""
         return NamedSharding(self.mesh, spec)
+
+    def tracing(self) -> contextlib.AbstractContextManager[Any]:
+        """Returns the context in which model_fn is traced: constraints in it, such as
+        `jax.lax.with_sharding_constraint(x, PartitionSpec("data"))`, name axes of this mesh."""
+        return jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
 
     def splits(self, batch_size: int) -> bool:
         """Says whether a batch of `batch_size` examples is split over the replicas."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -12,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from estimator.annotations import boxed
 from estimator.spec import EstimatorSpec, ModeKeys
 from input_pipeline import BatchAxes
 
@@ -190,37 +192,40 @@ class NnxModule:
     def init(self, key: jax.Array, features: Any, call: Call) -> tuple[Variables, EstimatorSpec]:
         from flax import nnx
 
-        module = self.build(nnx.Rngs(key))
+        module = self._built(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise TypeError(
                 f"The function model= built a {type(module).__name__}; expected an nnx.Module. A "
                 "linen module is passed as it is, without a function: model=nn.Dense(10)."
             )
-        _, params, _, state = self._split(module)
+        _, params, _, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
+        variables = {"params": boxed(params), "state": boxed(state)}
         module.eval()  # initialising leaves batch statistics as they were built
         spec = call(module)
-        return {"params": params, "state": state}, spec
+        return variables, spec
 
     def apply(
         self, variables: Variables, key: jax.Array, call: Call, *, train: bool
     ) -> tuple[EstimatorSpec, Variables]:
         from flax import nnx
 
-        module = nnx.eval_shape(lambda: self.build(nnx.Rngs(0)))
+        module = nnx.eval_shape(lambda: self._built(nnx.Rngs(0)))
         graph, params, rngs, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
         nnx.replace_by_pure_dict(params, variables["params"])
         nnx.replace_by_pure_dict(state, variables.get("state", {}))
         module = nnx.merge(graph, params, _fresh_rngs(rngs, key), state)
         module.train() if train else module.eval()
         spec = call(module)
-        return spec, {"state": self._split(module)[3]} if train else {}
+        if not train:
+            return spec, {}
+        _, _, _, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
+        return spec, {"state": nnx.to_pure_dict(state)}
 
-    @staticmethod
-    def _split(module: Any) -> tuple[Any, Any, Any, Any]:
+    def _built(self, rngs: Any) -> Any:
         from flax import nnx
 
-        graph, params, rngs, state = nnx.split(module, nnx.Param, nnx.RngState, ...)
-        return graph, nnx.to_pure_dict(params), rngs, nnx.to_pure_dict(state)
+        with nnx.use_eager_sharding(False):  # where variables lie is not for the module to say
+            return self.build(rngs)
 
 
 def _taking_rngs(build: Callable[..., Any]) -> Callable[[Any], Any]:
@@ -323,7 +328,8 @@ class Model:
         """Makes the variables that model_fn uses in `mode`, and the spec that it returns."""
         restored, _ = self._batch_axes.restored((features, labels))
         call = self._call(features, labels, mode, jnp.int32(0), key, None)
-        return self._holder.init(key, restored, call)
+        with self._logical_axis_rules():
+            return self._holder.init(key, restored, call)
 
     def apply(
         self,
@@ -351,7 +357,11 @@ class Model:
           The spec, and the collections but `params` after the call (empty if not training).
         """
         call = self._call(features, labels, mode, step, rng, mask)
-        return self._holder.apply(variables, rng, call, train=mode is ModeKeys.TRAIN)
+        with self._logical_axis_rules():
+            return self._holder.apply(variables, rng, call, train=mode is ModeKeys.TRAIN)
+
+    def _logical_axis_rules(self) -> contextlib.AbstractContextManager[None]:
+        return nn.logical_axis_rules(self._config.devices.logical_axis_rules)
 
     def _call(
         self, features: Any, labels: Any, mode: ModeKeys, step: Any, rng: Any, mask: Any

@@ -7,16 +7,19 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
+from estimator.annotations import unboxed
 from estimator.config import RunConfig
 from estimator.loop_program import LoopProgram
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.outline import Outline
 from estimator.runtime import Session
+from estimator.sharding import placed, state_shardings, variable_shardings
 from estimator.spec import EstimatorSpec, ModeKeys
 from estimator.state import TrainState
-from estimator.steps import Step, eval_step, predict_step, train_step
+from estimator.steps import Batches, Outputs, Step, eval_step, predict_step, train_step
 
 BatchSpec = tuple[Any, Any]
 """(features, labels) with a `jax.ShapeDtypeStruct` `[batch, ...]` for each array."""
@@ -39,30 +42,30 @@ class Initializer:
         mode: ModeKeys,
         spec: BatchSpec,
     ):
-        specs: list[EstimatorSpec] = []
+        outlines: list[Outline] = []
+        annotated: dict[str, PartitionSpec] = {}
 
         def init(key: jax.Array) -> Any:
             features, labels = jax.tree.map(
                 lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec
             )
-            variables, made = model.init(key, features, labels, mode)
-            specs.append(made)
+            with placement.tracing():
+                boxes, made = model.init(key, features, labels, mode)
+            variables, specs = unboxed(boxes, placement.config.logical_axis_rules)
+            annotated.update(specs)
             rows = jax.tree.leaves(features)[0].shape[0]
             keeps_state = bool(jax.tree.leaves({**variables, "params": None}))
             outlines.append(Outline.of(made, mode, rows, keeps_state=keeps_state))
             return _first_state(variables, made) if mode is ModeKeys.TRAIN else dict(variables)
 
-        outlines: list[Outline] = []
-        jitted = jax.jit(init, out_shardings=placement.replicated)
-        traced = jitted.trace(jax.random.key(0))
-        self._init = session.program(jitted)  # compiled when it first runs
+        jitted = jax.jit(init, inline=True)  # traced once; the shardings follow from the shapes
+        shapes = jitted.trace(jax.random.key(0)).out_info
+        shardings_of = state_shardings if mode is ModeKeys.TRAIN else variable_shardings
+        shardings = shardings_of(placement, shapes, annotated)
+        # Compiled when it first runs.
+        self._init = session.program(jax.jit(jitted, out_shardings=shardings))
         self.outline = outlines[0]
-        self.abstract = jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, sharding=placement.replicated
-            ),
-            traced.out_info,
-        )
+        self.abstract = placed(shapes, shardings)
 
     def __call__(self, seed: int) -> Any:
         """Returns freshly initialised variables; the same for the same seed on any devices."""
@@ -169,9 +172,15 @@ class Programs:
         self, key: Any, make_step: Callable[[], Step], *, gathers: bool, every_n: int = 1
     ) -> LoopProgram:
         if key not in self._loops:
+            step = make_step()
+
+            def traced(carry: Any, constants: Any, batch: Batches) -> tuple[Any, Outputs]:
+                with self._placement.tracing():
+                    return step(carry, constants, batch)
+
             self._loops[key] = LoopProgram(
                 self._session,
-                make_step(),
+                traced,
                 self._placement,
                 every_n=every_n,
                 gathers=gathers,

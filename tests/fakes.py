@@ -92,16 +92,17 @@ def mlp_by_hand(
     return named(params)
 
 
-def config(*, devices: int = 1, **settings: Any) -> est.RunConfig:
-    """Returns a RunConfig on the first `devices` devices that writes no summaries or log lines
-    and always runs device loops, unless `settings` ask for something else."""
+def config(*, devices: int | est.DeviceConfig = 1, **settings: Any) -> est.RunConfig:
+    """Returns a RunConfig on the first `devices` devices, or as it says, that writes no summaries
+    or log lines and always runs device loops, unless `settings` ask for something else."""
     quiet = {
         "save_summary_steps": None,
         "log_step_count_steps": None,
         "loop_shape": "device_loop",
     }
-    chosen = est.DeviceConfig(devices=jax.devices()[:devices])
-    return est.RunConfig(devices=chosen, **{**quiet, **settings})
+    if not isinstance(devices, est.DeviceConfig):
+        devices = est.DeviceConfig(devices=jax.devices()[:devices])
+    return est.RunConfig(devices=devices, **{**quiet, **settings})
 
 
 def named(tree: Any) -> dict[str, np.ndarray]:

@@ -25,8 +25,9 @@ MAY_IMPORT = {
 ESTIMATOR_LAYERS = [
     {"spec", "config", "device_config", "input_config", "mesh", "hosts", "distributed", "launch"}
     | {"batches", "loop_length", "loop_shape", "preemption"},
-    {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"},
-    {"steps", "loop_body", "compiled_loops", "loop_program", "programs"}
+    {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"}
+    | {"annotations"},
+    {"steps", "loop_body", "compiled_loops", "loop_program", "programs", "sharding"}
     | {
         "device_tables",
         "inputs",
@@ -39,7 +40,7 @@ ESTIMATOR_LAYERS = [
     | {"checkpoints", "training_end"},
     {"feeding", "job", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
-    {"schedule"},
+    {"schedule", "describe_sharding"},
     {"__init__"},
 ]
 
