@@ -22,4 +22,5 @@ from estimator.schedule import evaluate_continuously as evaluate_continuously
 from estimator.schedule import train_and_evaluate as train_and_evaluate
 from estimator.spec import EstimatorSpec as EstimatorSpec
 from estimator.spec import ModeKeys as ModeKeys
+from estimator.watchdog import WatchdogError as WatchdogError
 from hooks import NanLossError as NanLossError

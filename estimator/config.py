@@ -47,6 +47,10 @@ class RunConfig:
         whose batches do not fit runs as several dispatches, back to back.
       compilation_cache_dir: where compiled programs outlive the process, so that the next start
         compiles nothing; JAX has one such place for all of a process. None leaves it as it is.
+      watchdog_secs: a run that makes no progress for so long (compiling is progress) logs where
+        all its threads are, and raises `est.WatchdogError`; where that cannot be raised, in a
+        hook that does not come back, the process ends as long after with code 124. Longer than a
+        loop takes, and than any batch of the input or any hook may take. None waits for ever.
       preemption_watchers: what knows, besides SIGTERM, that this machine will be taken away,
         such as `est.hooks.HttpWatcher.google_cloud()`; training and evaluation then save and
         stop behind the loop that runs.
@@ -75,6 +79,7 @@ class RunConfig:
     host_call_every_n_steps: int = 1
     infeed_buffer_bytes: int = 64 * 2**20
     compilation_cache_dir: str | os.PathLike[str] | None = None
+    watchdog_secs: float | None = None
     preemption_watchers: Sequence[PreemptionWatcher] = ()
     preemption_grace_secs: float | None = None
     devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
@@ -111,8 +116,9 @@ class RunConfig:
                 )
             EverySecs(self.save_checkpoints_secs)
         _check_watchers(self.preemption_watchers)
-        if self.preemption_grace_secs is not None:
-            positive_secs("preemption_grace_secs", self.preemption_grace_secs)
+        for name in ("watchdog_secs", "preemption_grace_secs"):
+            if getattr(self, name) is not None:
+                positive_secs(name, getattr(self, name))
         if not isinstance(self.input, InputPipelineConfig):
             raise TypeError(
                 f"input must be an InputPipelineConfig, got {type(self.input).__name__}. "

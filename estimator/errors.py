@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from input_pipeline.queue import QueueClosed
+from input_pipeline.queue import ClosableQueue, QueueClosed
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +28,10 @@ class Rendezvous:
         self._lock = threading.Lock()
         self._errors: list[tuple[str, BaseException]] = []
         self._closers: list[Callable[[BaseException | None], None]] = []
+        self._queues: list[ClosableQueue[Any]] = []
         self._threads: list[threading.Thread] = []
         self._closed = False
+        self._body_over = threading.Event()
         self._ended_well = False
 
     def on_close(self, close: Callable[[BaseException | None], None]) -> None:
@@ -40,6 +43,31 @@ class Rendezvous:
                 return
             error = self._errors[0][1] if self._errors else None
         close(error)
+
+    def owns(self, queue: ClosableQueue[Any]) -> None:
+        """Registers a queue of the run, which is closed with it."""
+        self._queues.append(queue)
+        self.on_close(queue.close)
+
+    def waiting(self) -> list[str]:
+        """Returns how many items wait in each queue, for messages."""
+        return [f"{queue.name} holds {len(queue)}" for queue in self._queues]
+
+    @property
+    def threads(self) -> tuple[threading.Thread, ...]:
+        """The threads of the run."""
+        return tuple(self._threads)
+
+    def wait_for_body(self, timeout_secs: float) -> bool:
+        """Waits until what runs inside of the context manager has ended or failed; says whether
+        it has."""
+        return self._body_over.wait(timeout_secs)
+
+    def fail(self, where: str, error: BaseException) -> None:
+        """Ends the run with `error`, found by `where`."""
+        with self._lock:
+            self._errors.append((where, error))
+        self._close(error)
 
     def spawn(self, name: str, target: Callable[[], None]) -> threading.Thread:
         """Starts a thread that belongs to the run."""
@@ -58,12 +86,7 @@ class Rendezvous:
                 # What was cut short may complain; nobody waits for it any more.
                 logger.warning("Thread %s failed after the run had ended.", name, exc_info=error)
             else:
-                self._fail(name, error)
-
-    def _fail(self, where: str, error: BaseException) -> None:
-        with self._lock:
-            self._errors.append((where, error))
-        self._close(error)
+                self.fail(name, error)
 
     def _close(self, error: BaseException | None) -> None:
         with self._lock:
@@ -81,8 +104,9 @@ class Rendezvous:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._body_over.set()
         if error is not None:
-            self._fail("main", error)
+            self.fail("main", error)
         with self._lock:
             self._ended_well = not self._errors
         self._close(None)

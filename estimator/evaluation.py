@@ -18,11 +18,13 @@ from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.infeed import Piece
 from estimator.job import Job
 from estimator.metrics import HostMetrics, MeanOverExamples
+from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.preemption import stop_error
 from estimator.spec import ModeKeys
 from estimator.steps import EvalCarry, EvalOutputs, Frozen, Outputs
+from estimator.watchdog import Doing
 from hooks import (
     EventWriter,
     Hook,
@@ -53,11 +55,16 @@ def evaluate(
     See `Estimator.evaluate` for what is returned and raised.
     """
     mode = ModeKeys.EVAL
-    with (
-        job.hosts.together(),
-        job.stop_notices() as notices,
-        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
-    ):
+    with job.hosts.together(), contextlib.ExitStack() as stack:
+        notices = stack.enter_context(job.stop_notices())
+        source = open_input(
+            job,
+            lambda: stack.enter_context(
+                contextlib.closing(job.open_source(input_fn, mode, batch_size))
+            ),
+            checkpoint,
+            notices,
+        )
         spec = batch_spec(job, source, mode)
         assert spec is not None
         frozen, outline = job.frozen(mode, spec, checkpoint)
@@ -129,6 +136,7 @@ class EvaluationLoop:
         self._means = MeanOverExamples()
         self._host_metrics = HostMetrics()
         self._outfeed = Outfeed(rendezvous, "eval outfeed", self._deliver)
+        self._watchdog = job.watchdog(rendezvous)
 
     def run(
         self,
@@ -139,8 +147,13 @@ class EvaluationLoop:
     ) -> LoopView:
         """Runs to the end of the infeed; returns the view of the last loop, all its outputs
         delivered."""
-        hosts, steps = self._job.hosts, self._job.config.steps_per_dispatch
+        hosts, steps, watchdog = (
+            self._job.hosts,
+            self._job.config.steps_per_dispatch,
+            self._watchdog,
+        )
         view = self._view(infeed, self.batches, None, None)
+        watchdog.begins(Doing.HOOKS)
         stop = hooks.begin(context)
         while True:
             before = self.batches
@@ -148,12 +161,16 @@ class EvaluationLoop:
             target = int(hosts.agree(f"evaluation of batch {before}", wanted).min())
             if target == before:
                 break
+            watchdog.begins(Doing.INPUT)
             piece = infeed.take(target - before)
             if piece is None:
                 break
+            watchdog.rests()
             self._program.prepare(self._carry, self._frozen, piece.batches)
+            watchdog.begins(Doing.HOOKS)
             if hosts.any(f"start of batch {before}", hooks.before_loop(before)):
                 break
+            watchdog.begins(Doing.DEVICES)
             self._carry, outputs = self._program(
                 self._carry,
                 self._frozen,
@@ -164,11 +181,15 @@ class EvaluationLoop:
                 steps_left=piece.steps_left,
             )
             self.batches += piece.steps
+            watchdog.begins(Doing.HOST)
             self._outfeed.put(outputs.every_step, piece.steps)
             view = self._view(infeed, before, piece, outputs)
+            watchdog.begins(Doing.HOOKS)
             stop = hooks.after_loop(view)
         self.stopped_by = self._job.agreed_notice(notices)
+        watchdog.begins(Doing.HOST)
         self._outfeed.drain()
+        watchdog.rests()
         return view
 
     def results(self) -> dict[str, Any]:

@@ -49,6 +49,7 @@ class Hosts:
     Attributes:
       count: processes of the job.
       index: of this one.
+      meeting: whether this process waits for the others to come to a meeting.
 
     Raises:
       ValueError: the devices are those of some of the processes.
@@ -56,6 +57,7 @@ class Hosts:
 
     def __init__(self, devices: Iterable[Any]) -> None:
         self._chief_alone = False
+        self.meeting = False
         processes = {device.process_index for device in devices}
         if processes == {jax.process_index()}:
             self.count, self.index = 1, 0
@@ -215,7 +217,11 @@ class Hosts:
         row = np.zeros(2 + _VALUES, np.int32)
         row[:2] = failed, zlib.crc32(what.encode()) >> 1
         row[2 : 2 + len(values)] = values
-        return _exchange(row)
+        self.meeting = True
+        try:
+            return _exchange(row)
+        finally:
+            self.meeting = False
 
     def _exchange_text(self, text: str) -> list[str]:
         row = np.zeros(_TEXT_BYTES, np.uint8)

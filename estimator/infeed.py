@@ -128,7 +128,7 @@ class Infeed:
         self._offset = 0
         self._wait_secs = 0.0
         self._lap_start = time.monotonic()
-        rendezvous.on_close(self._queue.close)
+        rendezvous.owns(self._queue)
         rendezvous.on_close(lambda error: source.close())
         rendezvous.spawn("infeed", self._pump)
 

@@ -13,6 +13,7 @@ import numpy as np
 from estimator import checkpoints
 from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
+from estimator.errors import Rendezvous
 from estimator.hosts import HostError, Hosts
 from estimator.input_config import Deployment
 from estimator.input_partition import InputPartition
@@ -22,6 +23,7 @@ from estimator.outline import Outline
 from estimator.programs import BatchSpec, Programs
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
+from estimator.watchdog import Watchdog
 from hooks import HookContext, StopNotice, StopNotices
 from input_pipeline import Source
 
@@ -66,6 +68,14 @@ class Job:
     def stop_notices(self) -> StopNotices:
         """Returns what hears, while it is entered, that the run has to stop."""
         return StopNotices(self.config.preemption_watchers, self.config.preemption_grace_secs)
+
+    def watchdog(self, rendezvous: Rendezvous) -> Watchdog:
+        """Returns what raises in a run of this thread that hangs."""
+        return Watchdog(
+            self.config.watchdog_secs,
+            rendezvous,
+            lambda: self.programs.compiling() or self.hosts.meeting,
+        )
 
     def check_same_start(self, step: int) -> None:
         """Refuses to start where the processes found different checkpoints.

@@ -35,8 +35,10 @@ class Outfeed:
         self._deliver = deliver
         self._read = read
         self._queue: ClosableQueue[tuple[Any, Any]] = ClosableQueue(_IN_FLIGHT, name=name)
-        rendezvous.on_close(self._queue.close)
-        self._thread = rendezvous.spawn(name, self._pump)
+        self._delivered: ClosableQueue[None] = ClosableQueue(1, name=f"{name} delivered")
+        rendezvous.owns(self._queue)
+        rendezvous.on_close(self._delivered.close)
+        rendezvous.spawn(name, self._pump)
 
     def put(self, arrays: Any, tag: Any) -> None:
         """Hands over device arrays as soon as their computation is dispatched.
@@ -51,12 +53,14 @@ class Outfeed:
     def drain(self) -> None:
         """Waits until all that was put is delivered. Nothing may be put afterwards.
 
-        A failure of the thread shows when the run's Rendezvous ends.
+        Raises:
+          Whatever ended the run meanwhile, as itself.
         """
         self._queue.finish()
-        self._thread.join()
+        self._delivered.get()
 
     def _pump(self) -> None:
         while (item := self._queue.get()) is not None:
             arrays, tag = item
             self._deliver(jax.tree.map(self._read, arrays), tag)
+        self._delivered.finish()

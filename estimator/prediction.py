@@ -15,10 +15,12 @@ from estimator.errors import Rendezvous
 from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.infeed import Piece
 from estimator.job import Job
+from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.outline import Outline
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
+from estimator.watchdog import Doing
 from hooks import Hook, HookContext, HookSequence, LoopView
 from input_pipeline import ClosableQueue
 
@@ -46,10 +48,13 @@ def predict(
     See `Estimator.predict` for what is raised.
     """
     mode = ModeKeys.PREDICT
-    with (
-        job.hosts.together(),
-        contextlib.closing(job.open_source(input_fn, mode, batch_size)) as source,
-    ):
+    with job.hosts.together(), contextlib.ExitStack() as stack:
+        source = open_input(
+            job,
+            lambda: stack.enter_context(
+                contextlib.closing(job.open_source(input_fn, mode, batch_size))
+            ),
+        )
         spec = batch_spec(job, source, mode)
         if spec is None:
             return
@@ -155,16 +160,19 @@ class PredictionLoop:
         self._results: ClosableQueue[tuple[Any, list[_Yielded | None]]] = ClosableQueue(
             _DISPATCHES_AHEAD, name="predictions"
         )
-        rendezvous.on_close(self._results.close)
+        rendezvous.owns(self._results)
         self._outfeed = Outfeed(
             rendezvous, "predict outfeed", self._deliver, read=job.placement.read_local_rows
         )
+        self._watchdog = job.watchdog(rendezvous)
 
     def run(self, infeed: AnyInfeed, hooks: HookSequence, context: HookContext) -> Iterator[Any]:
         """Yields the predictions of each batch until the infeed ends or a hook asks to stop."""
         self.view = self._view(infeed, 0, None)
         hosts, steps = self._job.hosts, self._job.config.steps_per_dispatch
         ahead = 0
+        watchdog = self._watchdog
+        watchdog.begins(Doing.HOOKS)
         stop, ended = hooks.begin(context), False
         while True:
             # With results under way, never wait for input that is not there yet.
@@ -172,7 +180,9 @@ class PredictionLoop:
                 before = self._batches
                 wanted = before if stop else hooks.loop_end(before, before + steps)
                 target = int(hosts.agree(f"prediction of batch {before}", wanted).min())
+                watchdog.begins(Doing.INPUT)
                 piece = infeed.take(target - before) if target > before else None
+                watchdog.begins(Doing.HOOKS)
                 if piece is None or hosts.any(
                     f"start of batch {before}", hooks.before_loop(before)
                 ):
@@ -182,17 +192,24 @@ class PredictionLoop:
                     ahead += 1
             if ahead == 0:
                 break
+            watchdog.begins(Doing.DEVICES)
             arrays, batches = self._next_result()
             ahead -= 1
+            watchdog.rests()  # the caller may take its time
             for index, yielded in enumerate(batches):
                 if yielded is not None:
                     rows, columns = yielded
                     batch = jax.tree.map(lambda leaf, i=index, rows=rows: leaf[i, rows], arrays)
                     yield self._chosen.beside(batch, columns)
+        watchdog.begins(Doing.HOST)
         self._outfeed.drain()
+        watchdog.rests()
 
     def _dispatch(self, piece: Piece, infeed: AnyInfeed, hooks: HookSequence) -> bool:
         before = self._batches
+        self._watchdog.rests()  # it may have to trace and compile
+        self._program.prepare(self._carry, self._frozen, piece.batches)
+        self._watchdog.begins(Doing.DEVICES)
         self._carry, outputs = self._program(
             self._carry,
             self._frozen,
@@ -203,8 +220,10 @@ class PredictionLoop:
             steps_left=piece.steps_left,
         )
         self._batches += piece.steps
+        self._watchdog.begins(Doing.HOST)
         self._outfeed.put(outputs.every_step, self._yielded(piece))
         self.view = self._view(infeed, before, piece)
+        self._watchdog.begins(Doing.HOOKS)
         return hooks.after_loop(self.view)
 
     def _yielded(self, piece: Piece) -> list[_Yielded | None]:

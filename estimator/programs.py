@@ -108,6 +108,10 @@ class Programs:
         self._initializers: dict[Any, Initializer] = {}
         self._capacities: dict[Any, int] = {}
 
+    def compiling(self) -> bool:
+        """Says whether one of them is being compiled now."""
+        return self._session.compiling
+
     def initializer(self, mode: ModeKeys, spec: BatchSpec) -> Initializer:
         """Returns the initializer of `mode` for batches of this kind.
 

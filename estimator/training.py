@@ -21,12 +21,14 @@ from estimator.infeed import Piece
 from estimator.input_config import Resume
 from estimator.job import Job
 from estimator.loop_length import loop_length
+from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
+from estimator.watchdog import Doing, Watchdog
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
 from input_pipeline import PositionError, RegroupedInputError, Source
 
@@ -55,7 +57,12 @@ def train(
         training_end.clear(job.model_dir)
     with job.hosts.together(), contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
-        source = _source_at(job, input_fn, batch_size, checkpoint, stack)
+        source = open_input(
+            job,
+            lambda: _source_at(job, input_fn, batch_size, checkpoint, stack),
+            checkpoint,
+            notices,
+        )
         spec = batch_spec(job, source, mode)
         assert spec is not None
         initializer = job.programs.initializer(mode, spec)
@@ -88,7 +95,8 @@ def train(
                 last_step=last_step,
                 stop_requested=lambda: notices.first is not None,
             )
-            view = loop.run(infeed, outfeed, sequence, context, notices)
+            watchdog = job.watchdog(rendezvous)
+            view = loop.run(infeed, outfeed, sequence, context, notices, watchdog)
         sequence.end(view)
     if loop.stopped_by is not None:
         raise stop_error(loop.stopped_by, loop.step, checkpoints.latest(job.model_dir))
@@ -170,6 +178,7 @@ class TrainingLoop:
         hooks: HookSequence,
         context: HookContext,
         notices: StopNotices,
+        watchdog: Watchdog,
     ) -> LoopView:
         """Runs loop after loop; returns the view of the last one, all its outputs delivered.
 
@@ -178,6 +187,7 @@ class TrainingLoop:
         hosts, last_step = self._job.hosts, self._last_step
         length = loop_length(self._job.config.iterations_per_loop)
         view = self._view(self.step, [], infeed)
+        watchdog.begins(Doing.HOOKS)
         stop = hooks.begin(context)
         while last_step is None or self.step < last_step:
             before = self.step
@@ -189,21 +199,27 @@ class TrainingLoop:
             if target == before:
                 stop = True
                 break
+            watchdog.begins(Doing.INPUT)
             piece = infeed.take(target - before)
             if piece is None:
                 break
+            watchdog.rests()
             self._program.prepare(self.state, (), piece.batches)
+            watchdog.begins(Doing.HOOKS)
             stop = hosts.any(f"start at step {before}", hooks.before_loop(before))
             if stop:
                 break
             parts = []
             while piece is not None:
-                parts.append((piece, self._dispatch(piece, outfeed)))
+                parts.append((piece, self._dispatch(piece, outfeed, watchdog)))
+                watchdog.begins(Doing.INPUT)
                 piece = infeed.take(target - self.step) if self.step < target else None
             if length.learning:
+                watchdog.begins(Doing.DEVICES)
                 jax.block_until_ready(self.state)
             view = self._view(before, parts, infeed)
             length.observe(self.step - before, view.elapsed_secs)
+            watchdog.begins(Doing.HOOKS)
             stop = hooks.after_loop(view)
         self.stopped_by = self._job.agreed_notice(notices)
         stop = stop or self.stopped_by is not None
@@ -215,10 +231,13 @@ class TrainingLoop:
                 last_step,
             )
         if outfeed is not None:
+            watchdog.begins(Doing.HOST)
             outfeed.drain()
+        watchdog.rests()
         return view
 
-    def _dispatch(self, piece: Piece, outfeed: Outfeed | None) -> Outputs:
+    def _dispatch(self, piece: Piece, outfeed: Outfeed | None, watchdog: Watchdog) -> Outputs:
+        watchdog.begins(Doing.DEVICES)
         if len(self._in_flight) == _DISPATCHES_AHEAD:
             self._in_flight.popleft().block_until_ready()
         before = self.step
@@ -234,6 +253,7 @@ class TrainingLoop:
         self.step += piece.steps
         self._in_flight.append(outputs.every_step.loss)
         if outfeed is not None:
+            watchdog.begins(Doing.HOST)
             outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
         return outputs
 

@@ -38,7 +38,8 @@ ESTIMATOR_LAYERS = [
         "outfeed",
     }
     | {"checkpoints", "training_end"},
-    {"feeding", "job", "train_hooks", "training", "evaluation", "prediction"},
+    {"watchdog"},
+    {"feeding", "job", "opening", "train_hooks", "training", "evaluation", "prediction"},
     {"estimator"},
     {"schedule", "describe_sharding"},
     {"__init__"},

@@ -218,6 +218,11 @@ class Session:
         work = functools.partial(executable.finish, *feeds)
         return self._waits.run(work, deadline, f"running {recipe.names.function}")
 
+    @property
+    def compiling(self) -> bool:
+        """Whether a program is being compiled now, by any thread."""
+        return self._table.compiling
+
     def counters(self) -> Counters:
         """Returns how much was done so far; still after `close`."""
         return self._table.counters()

@@ -41,6 +41,12 @@ class ProgramTable:
         self._tally = Tally()
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
+        self._compiling = 0
+
+    @property
+    def compiling(self) -> bool:
+        """Whether a program is being compiled now."""
+        return self._compiling > 0
 
     def find(
         self, recipe: Recipe, signature: Signature, deadline: Deadline, *, hold: bool
@@ -98,7 +104,13 @@ class ProgramTable:
                     f"The thread that compiled {recipe.names.function} was interrupted."
                 ) from error
 
-        self._waits.settle(entry.promise, work)
+        with self._lock:
+            self._compiling += 1
+        try:
+            self._waits.settle(entry.promise, work)
+        finally:
+            with self._lock:
+                self._compiling -= 1
         if interrupt is not None:
             raise interrupt
 

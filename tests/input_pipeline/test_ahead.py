@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from input_pipeline import QueueClosed
 from input_pipeline.ahead import Ahead
 
 
@@ -90,3 +91,31 @@ def test_leaving_early_drops_what_waits():
     assert list(ahead.map(work, iter([9]))) == [9]
     ahead.close()
     assert done == [0, 1, 9]
+
+
+def test_closing_wakes_who_waits_and_leaves_behind_what_does_not_come_back(monkeypatch, caplog):
+    monkeypatch.setattr("input_pipeline.ahead._JOIN_SECS", 0.01)
+    ahead = Ahead(threads=1, size=1)
+    running, may_end, woken = threading.Event(), threading.Event(), []
+
+    def stuck(item):
+        running.set()
+        may_end.wait(timeout=60)
+
+    def read():
+        try:
+            next(ahead.map(stuck, iter(range(8))))
+        except QueueClosed:
+            woken.append(True)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert running.wait(10)
+    ahead.close()
+    reader.join()
+    may_end.set()
+
+    assert woken == [True]
+    assert "left behind" in caplog.text
+    with pytest.raises(QueueClosed):
+        next(ahead.map(stuck, iter([0])))
