@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from input_pipeline import Packing
 
 
 class Batches(NamedTuple):
@@ -60,7 +63,43 @@ class ResidentBatches(NamedTuple):
         return Batches(features, labels, mask)
 
 
-Stacked = Batches | ResidentBatches
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class PackedBatches:
+    """Stacked batches of many small arrays, which travel as few.
+
+    Attributes:
+      arrays: as `packing` made them.
+      mask: `[capacity, batch]` bool, False on padding; None if every row is real.
+      packing: of (features, labels).
+    """
+
+    arrays: tuple[Any, ...]
+    mask: Any
+    packing: Packing = dataclasses.field(metadata={"static": True})
+
+    @classmethod
+    def of(cls, batches: Batches) -> PackedBatches | Batches:
+        """Packs numpy arrays where that pays."""
+        features, labels, mask = batches
+        packing = Packing.of((features, labels))
+        if packing is None:
+            return batches
+        return cls(packing.pack((features, labels)), mask, packing)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(capacity, batch)."""
+        rows, batch_size = self.arrays[0].shape[:2]
+        return rows // len(self.packing.groups[0]), batch_size
+
+    def at(self, index: Any) -> Batches:
+        """Returns batch `index`, its arrays `[batch, ...]`."""
+        features, labels = self.packing.batch(self.arrays, index)
+        return Batches(features, labels, _entry(self.mask, index))
+
+
+Stacked = Batches | ResidentBatches | PackedBatches
 
 
 def _entry(tree: Any, index: Any) -> Any:

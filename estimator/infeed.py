@@ -262,9 +262,11 @@ class Infeed:
 
     def _to_devices(self, stack: Stack, mask: np.ndarray | None) -> Stacked:
         batches = Batches(stack.features, stack.labels if self._labels else None, mask)
-        placed = batches if self._partition is None else self._partition.put(batches)
+        if self._partition is None:  # somebody else will
+            return batches
         if self._table is None:
-            return placed
+            return self._partition.put(self._partition.packed(batches))
+        placed = self._partition.put(batches)
         features, labels = self._table
         table = features, labels if self._labels else None
         return ResidentBatches(table, rows=placed.features, mask=placed.mask)

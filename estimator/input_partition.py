@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
-from estimator.batches import Batches
+from estimator.batches import Batches, PackedBatches
 from estimator.input_config import InputPipelineConfig
 from estimator.mesh import Placement
 from input_pipeline import tensor_name
+
+_Stack = TypeVar("_Stack", bound=Batches | PackedBatches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,11 @@ class InputPartition:
             if name in leaves:
                 self._check_dims(name, leaves[name].shape)
 
-    def put(self, batches: Batches) -> Batches:
+    def packed(self, batches: Batches) -> Batches | PackedBatches:
+        """Returns many small arrays as few, unless some of them are cut in their own ways."""
+        return batches if self.config.partition_dims else PackedBatches.of(batches)
+
+    def put(self, batches: _Stack) -> _Stack:
         """Puts stacked batches, numpy arrays `[steps, batch, ...]`, on the devices.
 
         Where those belong to several processes, each passes its own part of each batch, and the
@@ -77,12 +83,12 @@ class InputPartition:
             shardings,
         )
 
-    def shardings(self, batches: Batches) -> Any:
+    def shardings(self, batches: Batches | PackedBatches) -> Any:
         """Returns the sharding of all leaves of stacked batches of this process, or a tree with
         that of each."""
         batch_size = batches.shape[1] * self.placement.num_processes
         whole = self.placement.for_batch_size(batch_size)
-        if not self.config.partition_dims:
+        if not self.config.partition_dims or isinstance(batches, PackedBatches):
             return whole
 
         def sharding(path: Any, leaf: Any) -> Any:

@@ -7,6 +7,7 @@ from input_pipeline.combined import CombinedSource as CombinedSource
 from input_pipeline.dataset import Dataset as Dataset
 from input_pipeline.elsewhere import ElsewhereSource as ElsewhereSource
 from input_pipeline.layout import tensor_name as tensor_name
+from input_pipeline.packing import Packing as Packing
 from input_pipeline.queue import ClosableQueue as ClosableQueue
 from input_pipeline.queue import QueueClosed as QueueClosed
 from input_pipeline.source import InputContext as InputContext
