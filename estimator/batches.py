@@ -34,6 +34,10 @@ class Batches(NamedTuple):
         """Returns batch `index`, its arrays `[batch, ...]`."""
         return _entry(self, index)
 
+    def with_mask(self, mask: Any) -> Batches:
+        """Returns the same with another mask."""
+        return self._replace(mask=mask)
+
 
 class ResidentBatches(NamedTuple):
     """Stacked batches of rows of arrays that stay on the devices: only the numbers of the rows
@@ -61,6 +65,10 @@ class ResidentBatches(NamedTuple):
             lambda column: jnp.take(column, rows, axis=0, mode="clip"), self.table
         )
         return Batches(features, labels, mask)
+
+    def with_mask(self, mask: Any) -> ResidentBatches:
+        """Returns the same with another mask."""
+        return self._replace(mask=mask)
 
 
 @jax.tree_util.register_dataclass
@@ -97,6 +105,10 @@ class PackedBatches:
         """Returns batch `index`, its arrays `[batch, ...]`."""
         features, labels = self.packing.batch(self.arrays, index)
         return Batches(features, labels, _entry(self.mask, index))
+
+    def with_mask(self, mask: Any) -> PackedBatches:
+        """Returns the same with another mask."""
+        return dataclasses.replace(self, mask=mask)
 
 
 Stacked = Batches | ResidentBatches | PackedBatches

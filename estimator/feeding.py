@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from estimator.batches import Batches
+from estimator.batches import Batches, Stacked
 from estimator.errors import Rendezvous
 from estimator.infeed import Infeed, Padding
 from estimator.job import Job
@@ -124,12 +124,12 @@ def _shared(
         rows = leaf.shape[0] // job.hosts.count
         return np.zeros((capacity, rows, *leaf.shape[1:]), leaf.dtype)
 
-    def filler() -> Batches:
+    def filler() -> Stacked:
         features, labels = jax.tree.map(zeros, spec)
         batches = Batches(features, labels, None)
         if padding is not Padding.KEPT:
             batches = batches._replace(mask=np.zeros(batches.shape, bool))
-        return job.partition.put(batches)
+        return job.partition.put(job.partition.packed(batches))
 
     def full_mask() -> jax.Array:
         rows = jax.tree.leaves(spec)[0].shape[0] // job.hosts.count

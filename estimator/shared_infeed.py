@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from estimator.batches import Batches
+from estimator.batches import Stacked
 from estimator.hosts import Hosts
 from estimator.infeed import Infeed, Piece
 
@@ -33,14 +33,14 @@ class SharedInfeed:
         infeed: Infeed,
         hosts: Hosts,
         *,
-        filler: Callable[[], Batches] | None,
+        filler: Callable[[], Stacked] | None,
         full_mask: Callable[[], jax.Array],
     ):
         self._infeed = infeed
         self._hosts = hosts
         self._filler = filler
         self._full_mask = full_mask
-        self._filling: Batches | None = None
+        self._filling: Stacked | None = None
 
     @property
     def ready(self) -> bool:
@@ -78,7 +78,7 @@ class SharedInfeed:
             piece = self._infeed.take(taken)
             assert piece is not None
         if masked.any() and piece.batches.mask is None:
-            batches = piece.batches._replace(mask=self._full_mask())
+            batches = piece.batches.with_mask(self._full_mask())
             piece = dataclasses.replace(piece, batches=batches)
         if (steps[live] != taken).any():  # some have offered more than was taken
             rows = int(piece.rows.sum())
