@@ -15,6 +15,7 @@ from estimator.input_config import InputPipelineConfig as InputPipelineConfig
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext
 from estimator.preemption import PreemptedError as PreemptedError
+from estimator.preemption import exit_on_preemption as exit_on_preemption
 from estimator.schedule import EvalSpec as EvalSpec
 from estimator.schedule import ScheduleResult as ScheduleResult
 from estimator.schedule import TrainSpec as TrainSpec

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 from hooks import PREEMPTED_EXIT_CODE, StopNotice
+
+logger = logging.getLogger(__name__)
 
 
 class PreemptedError(SystemExit):
@@ -34,3 +39,23 @@ class PreemptedError(SystemExit):
 def stop_error(notice: StopNotice, step: int, path: Path | None) -> BaseException:
     """Returns what to raise in a run that `notice` has ended: KeyboardInterrupt for Ctrl-C."""
     return KeyboardInterrupt() if notice.interrupt else PreemptedError(notice.why, step, path)
+
+
+@contextlib.contextmanager
+def exit_on_preemption() -> Iterator[None]:
+    """Logs why and where a preempted run within it has stopped, as a warning, and ends the script
+    with code 143.
+
+        with est.exit_on_preemption():
+            model.train(input_fn, max_steps=10_000)
+
+    A `PreemptedError` ends a script with that code by itself, without a word.
+
+    Raises:
+      SystemExit: in place of the PreemptedError.
+    """
+    try:
+        yield
+    except PreemptedError as error:
+        logger.warning("%s", error)
+        raise SystemExit(error.code) from error

@@ -48,7 +48,8 @@ class LambdaHook(Hook):
 
 
 class FunctionHook(Hook):
-    """Calls a function every so often.
+    """Calls a function every so often. (What a run is fed with comes from input_fn alone: a
+    FeedFnHook of old becomes a part of that.)
 
     Args:
       fn: called with the `LoopView` of the loop after which it is due; may return a reason to

@@ -14,7 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 class ProfilerHook(Hook):
-    """Traces an exact window of steps with `jax.profiler`, to be seen in TensorBoard or XProf.
+    """Traces an exact window of steps with `jax.profiler`, to be seen in TensorBoard or XProf; and
+    in Perfetto: `perfetto_trace.json.gz` in the folder of the trace opens in ui.perfetto.dev. (With
+    many processes it is not written; the `.trace.json.gz` of each host is.)
 
     Loops are cut at both ends of the window, and the device has finished what came before
     when the trace starts, and what belongs to it when the trace stops. For train and
@@ -51,7 +53,9 @@ class ProfilerHook(Hook):
 
     def before_loop(self, step: int) -> None:
         if step == self._start and not self._missed:
-            jax.profiler.start_trace(self._output_dir)
+            # JAX makes it of the only trace in the folder: several hosts may write theirs there.
+            perfetto = jax.process_count() == 1
+            jax.profiler.start_trace(self._output_dir, create_perfetto_trace=perfetto)
             self._tracing = True
 
     def after_loop(self, view: LoopView) -> None:

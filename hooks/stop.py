@@ -48,8 +48,8 @@ class StopAtStepHook(Hook):
 class StopAfterSecsHook(Hook):
     """Stops the run at the end of the first loop after a time, such as a job's time limit.
 
-    Each process goes by its own clock, so this is for runs of one process: on many hosts
-    all must stop at the same step.
+    Each process goes by its own clock; of a job of many processes, the first whose time is over
+    stops all, before the same step.
 
     Args:
       secs: from the beginning of the run, compilation included.

@@ -209,6 +209,24 @@ def test_on_another_thread_training_works_and_says_that_signals_are_not_watched(
     assert "not the main thread" in caplog.text
 
 
+def test_exit_on_preemption_says_where_it_stopped_and_exits_with_143(tmp_path, caplog):
+    model = new(tmp_path)
+    with pytest.raises(SystemExit) as caught, est.exit_on_preemption():
+        model.train(input_fn, hooks=[Send(20, signal.SIGTERM)], max_steps=50)
+
+    assert type(caught.value) is SystemExit
+    assert caught.value.code == 143
+    assert f"SIGTERM was received; training goes on from step 20, {tmp_path}" in caplog.text
+
+
+def test_exit_on_preemption_lets_all_else_pass(tmp_path):
+    with est.exit_on_preemption():
+        new(tmp_path).train(input_fn, steps=1)
+    for error in (KeyboardInterrupt, ValueError):
+        with pytest.raises(error), est.exit_on_preemption():
+            raise error
+
+
 SCRIPT = """
 import os, signal, sys
 sys.path.insert(0, os.path.dirname(sys.argv[1]))

@@ -1,4 +1,6 @@
 import dataclasses
+import gzip
+import json
 import logging
 
 import jax
@@ -11,7 +13,7 @@ from hooks import Hook, ProfilerHook
 def traces(monkeypatch):
     """Records the calls of the profiler in place of making them."""
     calls = []
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda to: calls.append(("start", to)))
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda to, **_: calls.append(("start", to)))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: calls.append(("stop",)))
     return calls
 
@@ -101,7 +103,9 @@ def test_an_impossible_window_is_refused(start_step, num_steps, name):
         ProfilerHook(start_step, num_steps, "to")
 
 
-def test_the_file_that_the_profiler_writes_holds_the_window_alone(tmp_path, run_loops):
+def test_what_the_profiler_writes_for_tensorboard_and_perfetto_holds_the_window_alone(
+    tmp_path, run_loops
+):
     class Annotate(Hook):
         def before_loop(self, step):
             with jax.profiler.TraceAnnotation(f"loop-from-{step}-on"):
@@ -112,3 +116,11 @@ def test_the_file_that_the_profiler_writes_holds_the_window_alone(tmp_path, run_
     (trace,) = tmp_path.rglob("*.xplane.pb")
     seen = trace.read_bytes()
     assert [f"loop-from-{step}-on".encode() in seen for step in (0, 2, 4)] == [False, True, False]
+    # TensorBoard looks for plugins/profile/<run>/<host>.xplane.pb.
+    assert trace.relative_to(tmp_path).parts[:2] == ("plugins", "profile")
+    with gzip.open(trace.parent / "perfetto_trace.json.gz") as file:
+        perfetto = json.load(file)
+    names = {event.get("name") for event in perfetto["traceEvents"]}
+    assert {name for name in names if str(name).startswith("loop-")} == {"loop-from-2-on"}
+    # Its reader takes these two alone.
+    assert perfetto.keys() == {"traceEvents", "displayTimeUnit"}

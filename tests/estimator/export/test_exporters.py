@@ -196,3 +196,17 @@ def test_exports_come_of_training_and_evaluating_by_turns(tmp_path):
     assert steps(tmp_path, "best") == [10, 20]
     assert Manifest.read(Path(exports["best"])).global_step == 20
     assert Manifest.read(Path(exports["final"])).global_step == 50
+
+
+@pytest.mark.parametrize(("throttle_secs", "kept"), [(600, [10, 50]), (0, [10, 20, 30, 40, 50])])
+def test_a_throttle_keeps_no_last_checkpoint_from_its_export(tmp_path, throttle_secs, kept):
+    exporters = [LatestExporter(SERVING_INPUT), FinalExporter(SERVING_INPUT)]
+
+    _, exports = est.train_and_evaluate(
+        counting(tmp_path),
+        est.TrainSpec(endless, max_steps=50),
+        est.EvalSpec(once, exporters=exporters, throttle_secs=throttle_secs),
+    )
+
+    assert steps(tmp_path, "latest") == kept
+    assert {Manifest.read(Path(path)).global_step for path in exports.values()} == {50}
