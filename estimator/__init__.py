@@ -2,6 +2,7 @@
 
 import hooks as hooks
 import input_pipeline as input_pipeline
+from estimator import debug as debug
 from estimator import distributed as distributed
 from estimator import export as export
 from estimator.checkpoints import CheckpointError as CheckpointError

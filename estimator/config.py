@@ -51,6 +51,9 @@ class RunConfig:
         all its threads are, and raises `est.WatchdogError`; where that cannot be raised, in a
         hook that does not come back, the process ends as long after with code 124. Longer than a
         loop takes, and than any batch of the input or any hook may take. None waits for ever.
+      debug_nans: when the loss or a parameter is no longer finite, runs that step again from the
+        state before its loop, and says which layer, gradient and operation was the first. Keeps
+        two more states on the devices. One process only.
       preemption_watchers: what knows, besides SIGTERM, that this machine will be taken away,
         such as `est.hooks.HttpWatcher.google_cloud()`; training and evaluation then save and
         stop behind the loop that runs.
@@ -80,6 +83,7 @@ class RunConfig:
     infeed_buffer_bytes: int = 64 * 2**20
     compilation_cache_dir: str | os.PathLike[str] | None = None
     watchdog_secs: float | None = None
+    debug_nans: bool = False
     preemption_watchers: Sequence[PreemptionWatcher] = ()
     preemption_grace_secs: float | None = None
     devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)

@@ -78,6 +78,12 @@ class Estimator:
             use_compilation_cache(config.compilation_cache_dir)
         placement = Placement.make(config.devices)
         hosts = Hosts(placement.mesh.devices.flat)
+        if config.debug_nans and hosts.count > 1:
+            raise ValueError(
+                f"debug_nans=True traces a step within one process, and there are {hosts.count}. "
+                "Leave it out, and trace a checkpoint: est.debug.trace_tensors(model_fn, batch, "
+                "checkpoint_path=...)."
+            )
         self._batch_sizes = {
             ModeKeys.TRAIN: ("train_batch_size", train_batch_size),
             ModeKeys.EVAL: ("eval_batch_size", eval_batch_size),

@@ -20,6 +20,8 @@ from estimator.sharding import placed, state_shardings, variable_shardings
 from estimator.spec import EstimatorSpec, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Batches, Outputs, Step, eval_step, predict_step, train_step
+from estimator.tensor_report import TensorReport
+from estimator.tensor_trace import trace_step
 
 BatchSpec = tuple[Any, Any]
 """(features, labels) with a `jax.ShapeDtypeStruct` `[batch, ...]` for each array."""
@@ -154,6 +156,10 @@ class Programs:
             every_n=self._config.host_call_every_n_steps,
             gathers=self._placement.num_processes > 1,
         )
+
+    def trace(self, state: TrainState, batch: Batches) -> TensorReport:
+        """Runs one training step on `state`, which stays as it is; see `trace_step`."""
+        return trace_step(self._model, state, batch, seed=self._config.seed)
 
     def evaluate(self) -> LoopProgram:
         """Returns the evaluation loop; see `steps.eval_step`."""

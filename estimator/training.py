@@ -21,6 +21,7 @@ from estimator.infeed import Piece
 from estimator.input_config import Resume
 from estimator.job import Job
 from estimator.loop_length import loop_length
+from estimator.loop_start import LoopStart
 from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
@@ -169,6 +170,7 @@ class TrainingLoop:
         self._job = job
         self._histograms_every = job.config.save_histograms_steps
         self._program = job.programs.train()
+        self._start: LoopStart | None = None
         self._in_flight: collections.deque[Any] = collections.deque()
 
     def run(
@@ -210,6 +212,8 @@ class TrainingLoop:
             if stop:
                 break
             parts = []
+            if self._job.config.debug_nans:
+                self._start = LoopStart(self._job.programs, before, self.state)
             while piece is not None:
                 parts.append((piece, self._dispatch(piece, outfeed, watchdog)))
                 watchdog.begins(Doing.INPUT)
@@ -241,6 +245,8 @@ class TrainingLoop:
         if len(self._in_flight) == _DISPATCHES_AHEAD:
             self._in_flight.popleft().block_until_ready()
         before = self.step
+        if self._start is not None:
+            self._start.pieces.append(piece)
         self.state, outputs = self._program(
             self.state,
             (),
@@ -287,6 +293,7 @@ class TrainingLoop:
             read_histograms=functools.cache(
                 lambda: read_due(before, every_step, self._histograms_every, state.params)
             ),
+            trace_step=None if self._start is None else self._start.trace,
         )
 
 

@@ -130,6 +130,8 @@ class LoopView:
       examples: real examples (padding not counted) in the loop.
       input_position: where the input stands after the last batch of the loop (JSON), or
         None in evaluate and predict.
+      trace_step: runs the step that led to a global step of the loop again and returns an
+        `est.debug.TensorReport`; None without `RunConfig(debug_nans=True)`.
     """
 
     mode: str
@@ -145,6 +147,7 @@ class LoopView:
     read_state: Callable[[], Any]
     read_params_finite: Callable[[], bool] = lambda: True
     read_histograms: Callable[[], Mapping[int, Mapping[str, Histogram]]] = dict
+    trace_step: Callable[[int], Any] | None = None
 
     @property
     def losses(self) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 
@@ -18,21 +19,25 @@ class NanLossError(FloatingPointError):
       step: the first global step with such a loss; the step of the checkpoint that was due if
         the loss is finite and the parameters are not.
       loss: the loss at that step.
+      report: with `RunConfig(debug_nans=True)` an `est.debug.TensorReport` of that step, else
+        None.
     """
 
-    def __init__(self, step: int, loss: float):
+    def __init__(self, step: int, loss: float, report: Any = None):
         super().__init__(step, loss)
         self.step = step
         self.loss = loss
+        self.report = report
 
     def __str__(self) -> str:
         what = f"The loss is {self.loss} at step {self.step}"
         if np.isfinite(self.loss):
             what = f"Parameters are not finite after step {self.step}, whose loss is {self.loss}"
+        if self.report is not None:
+            return f"{what}. {self.report.verdict}"
         return (
-            f"{what}. Try a lower learning rate or gradient "
-            "clipping, and look at the batch of that step; jax.config.update('jax_debug_nans', "
-            "True) finds the operation that made the first NaN."
+            f"{what}. Try a lower learning rate or gradient clipping, and look at the batch of "
+            "that step; RunConfig(debug_nans=True) says in which layer and operation it began."
         )
 
 
@@ -67,7 +72,7 @@ class NanHook(Hook):
         self._judge_all(view)
         if self._found is None and not view.params_finite:
             losses = view.losses
-            self._find(NanLossError(view.step, float(losses[-1]) if losses.size else 0.0))
+            self._find(view, view.step, float(losses[-1]) if losses.size else 0.0)
         return self._reason()
 
     def end(self, view: LoopView) -> None:
@@ -95,10 +100,17 @@ class NanHook(Hook):
         if bad.size == 0:
             return
         first = int(bad[0])
-        self._find(NanLossError(view.before + 1 + first, float(losses[first])))
+        self._find(view, view.before + 1 + first, float(losses[first]))
 
-    def _find(self, error: NanLossError) -> None:
-        self._found = error
+    def _find(self, view: LoopView, step: int, loss: float) -> None:
+        self._found = error = NanLossError(step, loss)
+        if view.trace_step is not None and step > view.before:
+            try:
+                error.report = view.trace_step(step)
+            except Exception as failed:  # the loss is what went wrong
+                error.add_note(f"The step could not be traced: {type(failed).__name__}: {failed}")
+            else:
+                logger.warning("%s", error.report)
         if self._fail_on_nan:
             raise error
         logger.warning("%s", error)

@@ -30,20 +30,35 @@ def place_of(threads: Iterable[threading.Thread]) -> str:
     """Returns where the first of `threads` is that is in code of the user's, such as
     "/home/me/data.py:17 (read)"; where the first of them is if none is."""
     frames = sys._current_frames()
-    stacks = [frames[thread.ident] for thread in threads if thread.ident in frames]
+    stacks = [
+        list(traceback.walk_stack(frames[thread.ident]))
+        for thread in threads
+        if thread.ident in frames
+    ]
     if not stacks:
         return "its end"
-    innermost = (next(filter(_is_the_users, _outward(frame)), None) for frame in stacks)
-    frame = next(filter(None, innermost), stacks[0])
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} ({frame.f_code.co_name})"
+    return _named(next(filter(None, map(_users_call, stacks)), stacks[0][0]))
 
 
-def _outward(frame: FrameType | None) -> Iterable[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
+def place_of_error(error: BaseException) -> str | None:
+    """Returns the innermost place in code of the user's that `error` came by, or None."""
+    call = _users_call(list(traceback.walk_tb(error.__traceback__))[::-1])
+    return None if call is None else _named(call)
 
 
-def _is_the_users(frame: FrameType) -> bool:
-    path = frame.f_code.co_filename
+_Call = tuple[FrameType, int | None]
+"""A frame, and the line that it is at."""
+
+
+def _users_call(calls: Iterable[_Call]) -> _Call | None:
+    """Returns the first of `calls`, the innermost first, that is in code of the user's."""
+    return next((call for call in calls if _is_the_users(call[0].f_code.co_filename)), None)
+
+
+def _named(call: _Call) -> str:
+    frame, line = call
+    return f"{frame.f_code.co_filename}:{line} ({frame.f_code.co_name})"
+
+
+def _is_the_users(path: str) -> bool:
     return not path.startswith(("<frozen", *_NOT_THE_USERS))

@@ -25,9 +25,19 @@ MAY_IMPORT = {
 ESTIMATOR_LAYERS = [
     {"spec", "config", "device_config", "input_config", "mesh", "hosts", "distributed", "launch"}
     | {"batches", "loop_length", "loop_shape", "preemption"},
-    {"model", "metrics", "histograms", "errors", "state", "outline", "export", "runtime"}
+    {
+        "tensor_report",
+        "model",
+        "metrics",
+        "histograms",
+        "errors",
+        "state",
+        "outline",
+        "export",
+        "runtime",
+    }
     | {"annotations"},
-    {"steps", "loop_body", "compiled_loops", "loop_program", "programs", "sharding"}
+    {"steps", "tensor_trace", "loop_body", "compiled_loops", "loop_program", "programs", "sharding"}
     | {
         "device_tables",
         "inputs",
@@ -39,9 +49,18 @@ ESTIMATOR_LAYERS = [
     }
     | {"checkpoints", "training_end"},
     {"watchdog"},
-    {"feeding", "job", "opening", "train_hooks", "training", "evaluation", "prediction"},
+    {
+        "feeding",
+        "job",
+        "opening",
+        "loop_start",
+        "train_hooks",
+        "training",
+        "evaluation",
+        "prediction",
+    },
     {"estimator"},
-    {"schedule", "describe_sharding"},
+    {"schedule", "describe_sharding", "debug"},
     {"__init__"},
 ]
 
