@@ -122,6 +122,23 @@ class OwnedIterator:
             return None
 
 
+def called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Returns what a function of the user's returns.
+
+    Raises:
+      RuntimeError: it raised StopIteration, which would otherwise pass for the end of the data.
+      Whatever else it raises, as itself.
+    """
+    try:
+        return function(*arguments)
+    except StopIteration as stop:
+        name = getattr(function, "__qualname__", repr(function))
+        raise RuntimeError(
+            f"The function {name} of the dataset raised StopIteration, which is not the end of "
+            "the data."
+        ) from stop
+
+
 def _calls_functions(iterator: Iterator[Any]) -> bool:
     """Says whether the iterator is one of Python's own that end where a function raises."""
     return type(iterator) in (map, filter) or type(iterator).__module__ == "itertools"

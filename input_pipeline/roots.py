@@ -12,7 +12,7 @@ import numpy as np
 from input_pipeline.columns import Columns
 from input_pipeline.layout import joined
 from input_pipeline.order import Order, Shard, Shuffle
-from input_pipeline.reader import OwnedIterator
+from input_pipeline.reader import OwnedIterator, called
 from input_pipeline.skipping import SkipReport
 from input_pipeline.source import PositionError
 
@@ -119,7 +119,7 @@ class LookupRoot(IndexedRoot):
         self.num_examples = len(source)
 
     def example(self, value: int) -> Any:
-        return self._source[value]
+        return called(self._source.__getitem__, value)
 
 
 class GeneratedRoot(Root):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from input_pipeline.reader import called
 from input_pipeline.roots import END_OF_EPOCH, Item
 
 _DROPPED = object()
@@ -27,9 +28,9 @@ class Map:
 
     def apply(self, item: Item) -> Any:
         if self.seed is None:
-            return _call(self.function, item.value)
+            return called(self.function, item.value)
         rng = np.random.default_rng([self.seed, item.epoch, item.number])
-        return _call(self.function, item.value, rng)
+        return called(self.function, item.value, rng)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Filter:
     function: Callable[[Any], Any]
 
     def apply(self, item: Item) -> Any:
-        return item.value if _call(self.function, item.value) else _DROPPED
+        return item.value if called(self.function, item.value) else _DROPPED
 
 
 def applied(steps: Sequence[Map | Filter], item: Item) -> Item | None:
@@ -82,14 +83,3 @@ def kept(items: Iterable[Item | None], noun: str, *, endless: bool) -> Iterator[
         if item is not None:
             passed += 1
             yield item
-
-
-def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except StopIteration as stop:
-        name = getattr(function, "__name__", repr(function))
-        raise RuntimeError(
-            f"The function {name} of the dataset raised StopIteration, which is not the end of "
-            "the data."
-        ) from stop
