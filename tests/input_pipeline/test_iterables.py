@@ -140,15 +140,17 @@ def test_the_position_of_another_kind_of_input_is_refused():
         source_of([]).seek({"kind": "indexed", "epoch": 0, "examples": 3})
 
 
-def test_an_error_in_a_generator_arrives_as_itself():
+def test_an_error_in_a_generator_arrives_as_itself_behind_what_came_before_it():
     error = ValueError("bad record 17")
 
     def batches():
         yield batch(0)
         raise error
 
+    source = generated(batches)
+    assert ids_of(read(source, 4)) == [[0, 1]]
     with pytest.raises(ValueError) as caught:
-        generated(batches).read(4)
+        source.read(4)
     assert caught.value is error
 
 
@@ -159,8 +161,10 @@ def stop_at_two(start):
 
 
 def test_stop_iteration_out_of_a_mapped_function_is_an_error():
+    source = source_of(map(stop_at_two, range(5)))
+    assert ids_of(read(source, 5)) == [[0, 1], [1, 2]]
     with pytest.raises(RuntimeError, match="StopIteration") as caught:
-        source_of(map(stop_at_two, range(5))).read(5)
+        source.read(5)
     assert isinstance(caught.value.__cause__, StopIteration)
 
 
@@ -260,6 +264,7 @@ def test_an_input_that_failed_does_not_seem_to_have_ended():
         raise error
 
     source = generated(batches)
+    source.read(1)
     for _ in range(2):
         with pytest.raises(ValueError) as caught:
             source.read(4)
@@ -311,8 +316,10 @@ def test_the_batch_that_the_element_spec_looked_at_is_counted_among_those_left()
 
 def test_an_input_that_ends_before_its_known_end_is_an_error():
     reader = CountingReader(lambda at: iter([batch(0)]), batch_size=2, length=3)
+    source = BatchSource(reader, batch_size=2)
+    source.read(1)
     with pytest.raises(RuntimeError, match="ended after 1 of 3 batches"):
-        BatchSource(reader, batch_size=2).read(2)
+        source.read(2)
 
 
 def test_no_more_is_read_than_the_arrays_can_hold():
