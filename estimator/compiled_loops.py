@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from typing import Any
 
 import jax
@@ -21,6 +23,7 @@ class CompiledLoops:
 
     Attributes:
       convolves: whether there is a convolution in the step.
+      fingerprint: the same for loops over the same step, as long and on the same devices.
       buffers: what `new_buffers` returns, as `jax.ShapeDtypeStruct`s with shardings.
 
     Args:
@@ -58,7 +61,11 @@ class CompiledLoops:
         traced = step.trace(carry, constants, one)
         new_carry, outputs = traced.out_info
         check_carry(carry, new_carry)
-        self.convolves = "conv_general_dilated" in str(traced.jaxpr)
+        text = str(traced.jaxpr)
+        self.convolves = "conv_general_dilated" in text
+        # What is printed as an address is a function, whose jaxpr is printed, too.
+        described = re.sub("0x[0-9a-f]+", "", f"{text} {capacity} {placement.mesh}")
+        self.fingerprint = hashlib.sha256(described.encode()).hexdigest()
         self._body = LoopBody(step, every_n=every_n, capacity=capacity)
         by_batch = placement.replicated if gathers else placement.for_batch_size(batch_size)
 

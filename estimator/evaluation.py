@@ -228,17 +228,18 @@ class EvaluationLoop:
         outputs: Outputs | None,
     ) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
+        steps = 0 if piece is None else piece.steps  # a view does not keep the batches
 
         def losses() -> np.ndarray:
-            if piece is None or outputs is None:
+            if outputs is None:
                 return np.zeros(0, np.float32)
-            return _per_row(outputs.every_step.loss, outputs, piece.steps)
+            return _per_row(outputs.every_step.loss, outputs, steps)
 
         def metrics() -> dict[str, np.ndarray]:
-            if piece is None or outputs is None:
+            if outputs is None:
                 return {}
             return {
-                name: _per_row(sums, outputs, piece.steps)
+                name: _per_row(sums, outputs, steps)
                 for name, sums in outputs.every_step.metrics.items()
             }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,11 @@ from estimator.loop_shape import LoopShape, ShapeChoice
 from estimator.mesh import Placement
 from estimator.runtime import RunMetadata, Session
 from estimator.steps import Outputs, Step
+
+logger = logging.getLogger(__name__)
+
+_fastest: dict[str, LoopShape] = {}
+"""By fingerprint, the shapes that were measured to be the fastest in this process."""
 
 
 class LoopProgram:
@@ -125,6 +131,8 @@ class LoopProgram:
                 choice.untimed(run)
             done += run.steps
             steps_left = None if steps_left is None else steps_left - run.steps
+        if choice.measures and choice.settled is not None:
+            _fastest.setdefault(programs.fingerprint, choice.settled)
         return carry, buffers
 
     def _prepared(
@@ -159,6 +167,9 @@ class LoopProgram:
                 first = LoopShape.PER_STEP
             if fixed is None and self._placement.num_processes > 1:
                 fixed = first  # all processes must run the same program, whatever their clocks say
+            elif fixed is None and (known := _fastest.get(programs.fingerprint)):
+                logger.info("Loop shape: %s, which this program was fastest in before.", known)
+                fixed = known
             self._kinds[key] = programs, ShapeChoice(fixed=fixed, first=first)
         return self._kinds[key]
 

@@ -68,12 +68,17 @@ class ShapeChoice:
     costs at most twice the best). A duel alternates between the two shapes, so that a slower or
     faster minute of the machine hits both.
 
+    Attributes:
+      settled: the shape that is kept from now on; None while others may be tried.
+      measures: whether it is chosen by measurement.
+
     Args:
       fixed: takes this shape and measures nothing.
       first: what to begin with, and to keep unless another is faster.
     """
 
     def __init__(self, *, fixed: LoopShape | None, first: LoopShape):
+        self.measures = fixed is None
         self.settled = fixed
         self._champion = first if fixed is None else fixed
         self._challengers = [shape for shape in _CHALLENGERS if shape is not first]
@@ -81,6 +86,7 @@ class ShapeChoice:
         self._duel: dict[LoopShape, list[float]] | None = None
         self._step_secs: dict[LoopShape, float] = {}
         self._compile_secs: float | None = None
+        self._put_off: set[LoopShape] = set()
         self._elapsed_secs = 0.0
 
     @property
@@ -155,7 +161,19 @@ class ShapeChoice:
         secs = self._step_secs[self._champion]
         horizon = max(self._elapsed_secs, (steps_left or 0) * secs)
         price = self._compile_secs * _COMPILE_FACTOR[challenger]
-        return horizon > max(price / _GAIN[challenger], _SHORT_SECS)
+        least = max(price / _GAIN[challenger], _SHORT_SECS)
+        if horizon <= least and challenger not in self._put_off:
+            self._put_off.add(challenger)
+            logger.info(
+                "Loop shape: %s, at %s. %s is not tried before %.0f s of steps can win back its "
+                "compilation (%.1f s).",
+                self._champion,
+                _human(secs),
+                challenger,
+                least,
+                price,
+            )
+        return horizon > least
 
     def _end_duel(self, challenger: LoopShape) -> None:
         self._challengers.remove(challenger)
@@ -165,7 +183,7 @@ class ShapeChoice:
         if other < (1 - _MARGIN) * mine:
             self._champion, loser = challenger, self._champion
         logger.info(
-            "Loop shape: %s takes %s, %s %s.",
+            "Loop shape: %s, at %s. %s takes %s.",
             self._champion,
             _human(self._step_secs[self._champion]),
             loser,

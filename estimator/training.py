@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,7 +31,7 @@ from estimator.steps import Outputs, TrainOutputs, all_finite
 from estimator.train_hooks import with_default_hooks
 from estimator.watchdog import Doing, Watchdog
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
-from input_pipeline import PositionError, RegroupedInputError, Source
+from input_pipeline import Position, PositionError, RegroupedInputError, Source
 
 logger = logging.getLogger(__name__)
 
@@ -215,7 +215,8 @@ class TrainingLoop:
             if self._job.config.debug_nans:
                 self._start = LoopStart(self._job.programs, before, self.state)
             while piece is not None:
-                parts.append((piece, self._dispatch(piece, outfeed, watchdog)))
+                outputs = self._dispatch(piece, outfeed, watchdog)
+                parts.append(_Part(outputs.every_step, piece.steps, piece.examples, piece.position))
                 watchdog.begins(Doing.INPUT)
                 piece = infeed.take(target - self.step) if self.step < target else None
             if length.learning:
@@ -263,7 +264,7 @@ class TrainingLoop:
             outfeed.put(outputs.every_n, range(before + 1, self.step + 1))
         return outputs
 
-    def _view(self, before: int, parts: list[tuple[Piece, Outputs]], infeed: AnyInfeed) -> LoopView:
+    def _view(self, before: int, parts: list[_Part], infeed: AnyInfeed) -> LoopView:
         elapsed_secs, input_wait_secs = infeed.lap()
         state, step, hosts = self.state, self.step, self._job.hosts
 
@@ -276,7 +277,7 @@ class TrainingLoop:
             hosts.agree(f"view.params_finite at step {step}")
             return bool(all_finite(state.params))
 
-        every_step = [(outputs.every_step, piece.steps) for piece, outputs in parts]
+        every_step = [(part.outputs, part.steps) for part in parts]
         return LoopView(
             mode=ModeKeys.TRAIN,
             model_dir=self._job.model_dir,
@@ -284,8 +285,8 @@ class TrainingLoop:
             step=step,
             elapsed_secs=elapsed_secs,
             input_wait_secs=input_wait_secs,
-            examples=sum(piece.examples for piece, _ in parts),
-            input_position=parts[-1][0].position if parts else None,
+            examples=sum(part.examples for part in parts),
+            input_position=parts[-1].position if parts else None,
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
             read_state=read_state,
@@ -295,6 +296,23 @@ class TrainingLoop:
             ),
             trace_step=None if self._start is None else self._start.trace,
         )
+
+
+class _Part(NamedTuple):
+    """What is kept of a dispatch to the end of its loop. Not its batches: a loop may last for an
+    hour.
+
+    Attributes:
+      outputs: of its steps.
+      steps: how many it ran.
+      examples: in them.
+      position: where the input stands behind them.
+    """
+
+    outputs: TrainOutputs
+    steps: int
+    examples: int
+    position: Position | None
 
 
 def _joined(parts: list[tuple[Any, int]]) -> np.ndarray:

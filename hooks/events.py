@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.abc
 import os
+import sys
+import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+
+@contextlib.contextmanager
+def _without(name: str) -> Iterator[None]:
+    """Lets what this thread imports in the body believe that a library is not installed, unless
+    it was imported before.
+
+    tensorboardX imports torch where it finds it, only to name its tensors in signatures; that
+    takes as long as all else that a training run imports.
+    """
+    thread = threading.get_ident()
+
+    class Finder(importlib.abc.MetaPathFinder):
+        def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+            if fullname == name and threading.get_ident() == thread:
+                raise ModuleNotFoundError(f"{name} is not needed here", name=name)
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
 
 
 class EventWriter:
@@ -34,8 +61,9 @@ class EventWriter:
         flush_secs: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto import event_pb2
+        with _without("torch"):
+            from tensorboardX.event_file_writer import EventsWriter
+            from tensorboardX.proto import event_pb2
 
         self._make_event = event_pb2.Event  # pyright: ignore[reportAttributeAccessIssue]
         self._event: Any = None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from estimator import loop_program
 from estimator.batches import Batches
 from estimator.device_config import DeviceConfig
 from estimator.loop_program import LoopProgram
@@ -196,3 +198,27 @@ def test_on_cpu_a_step_with_a_convolution_begins_outside_a_device_loop(convolves
 
     # Per-step dispatch takes out each batch and runs a program on it.
     assert runs >= 2 * 12 if convolves else runs < 12
+
+
+def test_what_was_fastest_is_remembered_for_the_same_program(monkeypatch, caplog):
+    monkeypatch.setattr(loop_program, "_fastest", {})
+    caplog.set_level(logging.INFO, logger="estimator")
+
+    def settled(step, **options):
+        ticks = itertools.count()
+        program = LoopProgram(
+            Session(), step, placement(), clock=lambda: next(ticks) * 0.02, **options
+        )
+        caplog.clear()
+        for _ in range(4):
+            run(program, placement(), 0, 25, steps_left=10**6)
+        return [record.getMessage() for record in caplog.records]
+
+    def other(carry, constants, batch):
+        return carry + batch.features.max(), Outputs({"carry": carry, "rows": batch.features})
+
+    assert len(settled(step)) == 2  # two shapes have challenged the first
+    (message,) = settled(step)
+    assert "was fastest in before" in message
+    assert len(settled(other)) == 2
+    assert settled(step, shape=LoopShape.UNROLLED) == []

@@ -47,10 +47,13 @@ def test_a_step_that_a_device_loop_slows_down_is_hardly_run_in_one():
     assert shapes.count(DEVICE_LOOP) <= 2
 
 
-def test_no_shape_is_compiled_that_a_short_run_cannot_win_back():
+def test_no_shape_is_compiled_that_a_short_run_cannot_win_back(caplog):
+    caplog.set_level("INFO", logger="estimator")
     secs = {PER_STEP: 60e-6, DEVICE_LOOP: 35e-6, UNROLLED: 40e-6}
     _, compiled = train(ShapeChoice(fixed=None, first=PER_STEP), secs, steps=1000)
     assert compiled == [PER_STEP]
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "per_step, at 60 us/step. device_loop is not tried before" in message
 
 
 @pytest.mark.parametrize("first", LoopShape)

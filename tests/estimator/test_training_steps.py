@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 import optax
 import pytest
 
 import estimator as est
+from estimator.input_partition import InputPartition
 from tests import fakes
 from tests.fakes import LoopLog, config, dataset, final_state, mlp, numbered
+
+WAIT_SECS = 10  # only a test that fails waits for so long
 
 
 def make(model_dir: Path, *, batch_size: int = 2, params: Any = None, **settings: Any):
@@ -210,6 +218,73 @@ def test_a_small_infeed_buffer_splits_loops_into_dispatches_and_changes_nothing(
         split = run(str(batches), infeed_buffer_bytes=96 * batches)
         fakes.assert_equal(split[0], expected[0])
         assert split[1:] == expected[1:]
+
+
+def test_a_loop_of_many_transfers_keeps_few_of_them(tmp_path, monkeypatch):
+    sent: list[weakref.ref[Any]] = []
+
+    def put(self: InputPartition, batches: Any) -> Any:
+        placed = real_put(self, batches)
+        sent.append(weakref.ref(jax.tree.leaves(placed)[0]))
+        return placed
+
+    real_put = InputPartition.put
+    monkeypatch.setattr(InputPartition, "put", put)
+    alive = []
+    hook = est.hooks.LambdaHook(
+        after_loop=lambda view: alive.append(sum(transfer() is not None for transfer in sent))
+    )
+    estimator = make(
+        tmp_path, batch_size=4, iterations_per_loop=60, infeed_buffer_bytes=2 * 4 * (4 + 16 + 4)
+    )
+    estimator.train(lambda: dataset(240), hooks=[hook])
+    assert len(sent) == 30
+    assert len(alive) == 1
+    assert alive[0] <= 6  # two wait, one is in use, and one or two are under way at both ends
+
+
+def test_the_next_transfer_arrives_while_the_devices_compute(tmp_path, monkeypatch):
+    transfers = 5
+    computing = [threading.Event() for _ in range(transfers)]
+    arrived = [threading.Event() for _ in range(transfers + 1)]
+    arrived[-1].set()  # nothing comes after the last one
+    in_time = []
+    count = itertools.count()
+
+    def put(self: InputPartition, batches: Any) -> Any:
+        number = next(count)
+        if number:  # is sent only once the devices are at work on the one before
+            in_time.append(computing[number - 1].wait(WAIT_SECS))
+        placed = jax.block_until_ready(real_put(self, batches))
+        arrived[number].set()
+        return placed
+
+    def compute(number: Any) -> np.float32:
+        computing[int(number)].set()
+        in_time.append(arrived[int(number) + 1].wait(WAIT_SECS))  # and they end once it is there
+        return np.float32(0)
+
+    def model_fn(features: Any, labels: Any, mode: Any) -> est.EstimatorSpec:
+        outputs = nn.Dense(1)(features["x"])[:, 0]
+        waited = jax.pure_callback(
+            compute, jax.ShapeDtypeStruct((), np.float32), features["number"][0]
+        )
+        loss = outputs**2 + waited
+        return est.EstimatorSpec(mode, loss=loss, optimizer=optax.sgd(0.1))
+
+    real_put = InputPartition.put
+    monkeypatch.setattr(InputPartition, "put", put)
+    numbers = np.repeat(np.arange(transfers, dtype=np.int32), 8)  # two batches in each
+    features = {"number": numbers, "x": np.ones((len(numbers), 4), np.float32)}
+    config = fakes.config(iterations_per_loop=2)
+    estimator = est.Estimator(model_fn, tmp_path, config=config, train_batch_size=4)
+    estimator.train(
+        lambda: est.input_pipeline.Dataset.from_arrays(
+            (features, np.zeros(len(numbers), np.float32))
+        )
+    )
+    assert all(in_time)
+    assert len(in_time) >= 2 * transfers - 1
 
 
 def test_a_hook_stops_training_at_its_exact_step(tmp_path):

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -175,3 +179,26 @@ def test_a_writer_of_scalars_alone_is_given_no_histograms(make_view, writer):
     hook.end(make_view(10, 10))
     assert writer.scalars == []
     assert make_view.reads == []
+
+
+def test_event_files_do_not_wait_for_the_import_of_torch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was imported')\n")
+    script = """
+import sys
+import hooks
+with hooks.EventWriter(sys.argv[1]) as writer:
+    writer.add_scalar("loss", 1.0, 1)
+try:
+    import torch
+except SystemExit:
+    print("found again")
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "events")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])},
+        cwd=os.getcwd(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (run.returncode, run.stdout) == (0, "found again\n"), run.stderr
