@@ -60,6 +60,12 @@ class RunConfig:
       preemption_grace_secs: what the machine leaves between its notice (SIGTERM included) and
         its end. When it is over and the run has still not ended, the log gets the stacks of all
         threads, and the process ends. None waits as long as it takes.
+      gradient_accumulation_steps: microbatches into which each training batch is cut; their
+        gradients are added up before the one update of the step, which equals that of the whole
+        batch where the loss is a mean over examples, in the memory of one microbatch.
+      compute_dtype: "bfloat16" runs model_fn on parameters and features cast to it. The
+        parameters themselves, their gradients and updates, and what leaves model_fn (loss,
+        metrics, predictions) are float32. None leaves all dtypes to model_fn.
       devices: where the model runs.
       input: how input_fn is deployed over hosts and replicas, and how its tensors lie.
       input_resume: where the input of a run begins that goes on from a checkpoint: "continue"
@@ -86,6 +92,8 @@ class RunConfig:
     debug_nans: bool = False
     preemption_watchers: Sequence[PreemptionWatcher] = ()
     preemption_grace_secs: float | None = None
+    gradient_accumulation_steps: int = 1
+    compute_dtype: str | None = None
     devices: DeviceConfig = dataclasses.field(default_factory=DeviceConfig)
     input: InputPipelineConfig = dataclasses.field(default_factory=InputPipelineConfig)
     input_resume: str = Resume.CONTINUE
@@ -93,7 +101,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         loop_length(self.iterations_per_loop)
-        for name in ("host_call_every_n_steps", "infeed_buffer_bytes"):
+        for name in (
+            "host_call_every_n_steps",
+            "infeed_buffer_bytes",
+            "gradient_accumulation_steps",
+        ):
             positive_int(name, getattr(self, name))
         for name in (
             "save_checkpoints_steps",
@@ -108,6 +120,11 @@ class RunConfig:
         if self.loop_shape not in shapes:
             raise ValueError(
                 f"loop_shape={self.loop_shape!r} is not known. Use one of {', '.join(shapes)}."
+            )
+        if self.compute_dtype not in (None, "bfloat16"):
+            raise ValueError(
+                f"compute_dtype={self.compute_dtype!r} is not known. Use 'bfloat16' or None. "
+                "(float16 would need the loss to be scaled.)"
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an int, got {self.seed!r}.")

@@ -89,9 +89,10 @@ class Estimator:
             ModeKeys.EVAL: ("eval_batch_size", eval_batch_size),
             ModeKeys.PREDICT: ("predict_batch_size", predict_batch_size),
         }
-        for name, size in self._batch_sizes.values():
+        for mode, (name, size) in self._batch_sizes.items():
+            parts = config.gradient_accumulation_steps if mode is ModeKeys.TRAIN else 1
             if size is not None:
-                placement.check_batch_size(name, size)
+                placement.check_batch_size(name, size, parts)
         self._model = Model(
             model_fn,
             params=params,

@@ -21,29 +21,14 @@ def masked_sum(values: jax.Array, mask: jax.Array | None) -> jax.Array:
     return jnp.sum(values if mask is None else jnp.where(mask, values, 0.0))
 
 
-def masked_mean(values: jax.Array, mask: jax.Array | None) -> jax.Array:
-    """Returns the float32 mean of `values` `[batch]` over the rows where `mask` is True."""
-    if mask is None:
-        return jnp.mean(values.astype(jnp.float32))
-    return masked_sum(values, mask) / jnp.sum(mask)
-
-
 def mean_loss(loss: jax.Array, mask: jax.Array | None) -> jax.Array:
     """Returns a spec's loss, `[batch]` or a scalar mean, as a float32 scalar.
 
     A scalar never comes with a mask: whoever feeds the batches sees to that.
     """
-    return loss.astype(jnp.float32) if loss.ndim == 0 else masked_mean(loss, mask)
-
-
-def step_values(metrics: Mapping[str, Any] | None, mask: jax.Array | None) -> dict[str, jax.Array]:
-    """Returns the value of each metric over one batch alone, float32 scalars."""
-    return {
-        name: jnp.asarray(metric.compute(), jnp.float32)
-        if is_mergeable(metric)
-        else masked_mean(metric, mask)
-        for name, metric in (metrics or {}).items()
-    }
+    if loss.ndim == 0:
+        return loss.astype(jnp.float32)
+    return masked_sum(loss, mask) / (loss.shape[0] if mask is None else jnp.sum(mask))
 
 
 class MeanOverExamples:

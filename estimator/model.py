@@ -13,12 +13,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from estimator import precision
 from estimator.annotations import boxed
+from estimator.replicas import Share
 from estimator.spec import EstimatorSpec, ModeKeys
 from input_pipeline import BatchAxes
 
 MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "model", "context")
 RESERVED_PARAMS = ("batch_size", "context")
+
+_WHOLE = Share()
 
 Variables = Mapping[str, Any]
 """Collection name -> pytree of arrays; `params` is what an optimizer changes."""
@@ -35,10 +39,17 @@ class ModelContext:
       step: int32 scalar, the updates made before this step. The estimator counts steps; a
         model_fn can only read them.
       rng: a random key that depends on the seed and the step (in evaluate and predict on
-        the seed and the batch) and on nothing else.
+        the seed and the batch), with replication="per_replica" on `replica_id`, and within
+        gradient accumulation on the microbatch; on nothing else.
       mask: `[batch]` bool, False on rows that only pad the batch; None if all are real.
-      batch_size: rows of this batch, padding included.
-      num_replicas: replicas that share the batch.
+      batch_size: rows of this batch, padding included: those of the replica with
+        replication="per_replica", and of the microbatch within gradient accumulation.
+      num_replicas: replicas that share the global batch.
+      replica_id: which of them sees these rows, int32 scalar; 0 with replication="global", where
+        model_fn sees the rows of all.
+      axis_name: for `jax.lax.pmean` and its kin over the replicas, and the `axis_name` of batch
+        norm layers that share their statistics; None with replication="global", where all rows
+        are here.
     """
 
     step: Any
@@ -46,6 +57,8 @@ class ModelContext:
     mask: Any
     batch_size: int
     num_replicas: int
+    replica_id: Any = 0
+    axis_name: str | tuple[str, ...] | None = None
 
 
 class VariableHolder(Protocol):
@@ -323,11 +336,18 @@ class Model:
         self._holder = variable_holder(model)
 
     def init(
-        self, key: jax.Array, features: Any, labels: Any, mode: ModeKeys
+        self,
+        key: jax.Array,
+        features: Any,
+        labels: Any,
+        mode: ModeKeys,
+        *,
+        share: Share = _WHOLE,
     ) -> tuple[Variables, EstimatorSpec]:
-        """Makes the variables that model_fn uses in `mode`, and the spec that it returns."""
+        """Makes the variables that model_fn uses in `mode`, with or without boxes around them
+        (see `annotations.unboxed`), and the spec that it returns."""
         restored, _ = self._batch_axes.restored((features, labels))
-        call = self._call(features, labels, mode, jnp.int32(0), key, None)
+        call = self._call(features, labels, mode, jnp.int32(0), key, None, share)
         with self._logical_axis_rules():
             return self._holder.init(key, restored, call)
 
@@ -341,6 +361,7 @@ class Model:
         step: jax.Array,
         rng: jax.Array,
         mask: jax.Array | None,
+        share: Share = _WHOLE,
     ) -> tuple[EstimatorSpec, Variables]:
         """Runs model_fn on `variables`.
 
@@ -352,19 +373,34 @@ class Model:
           step: int32 scalar, global step before this one.
           rng: random key of this step.
           mask: `[batch]` bool or None, see `ModelContext`.
+          share: which rows of the global batch these are.
 
         Returns:
           The spec, and the collections but `params` after the call (empty if not training).
         """
-        call = self._call(features, labels, mode, step, rng, mask)
+        if self._config.compute_dtype is not None:
+            features = precision.cast(features, self._config.compute_dtype)
+        call = self._call(features, labels, mode, step, rng, mask, share)
+        train = mode is ModeKeys.TRAIN
         with self._logical_axis_rules():
-            return self._holder.apply(variables, rng, call, train=mode is ModeKeys.TRAIN)
+            if self._config.compute_dtype is None:
+                return self._holder.apply(variables, rng, call, train=train)
+            narrow = precision.narrowed(variables, self._config.compute_dtype)
+            spec, state = self._holder.apply(narrow, rng, call, train=train)
+        return precision.widened_spec(spec), precision.like(state, variables)
 
     def _logical_axis_rules(self) -> contextlib.AbstractContextManager[None]:
         return nn.logical_axis_rules(self._config.devices.logical_axis_rules)
 
     def _call(
-        self, features: Any, labels: Any, mode: ModeKeys, step: Any, rng: Any, mask: Any
+        self,
+        features: Any,
+        labels: Any,
+        mode: ModeKeys,
+        step: Any,
+        rng: Any,
+        mask: Any,
+        share: Share,
     ) -> Call:
         batch_size = jax.tree.leaves(features)[0].shape[0]
         context = ModelContext(
@@ -373,6 +409,8 @@ class Model:
             mask=mask,
             batch_size=batch_size,
             num_replicas=self._num_replicas,
+            replica_id=share.replica_id,
+            axis_name=share.axis_name,
         )
         features, labels = self._batch_axes.restored((features, labels))
         values = {

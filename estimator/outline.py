@@ -39,16 +39,23 @@ class Outline:
 
     @classmethod
     def of(
-        cls, spec: EstimatorSpec, mode: ModeKeys, batch_size: int, *, keeps_state: bool = False
+        cls,
+        spec: EstimatorSpec,
+        mode: ModeKeys,
+        batch_size: int,
+        *,
+        keeps_state: bool = False,
+        shares: int = 1,
     ) -> Outline:
         """Checks the shapes in `spec` and returns its outline.
 
         Args:
-          spec: of a batch.
+          spec: of a batch, or a replica's share of one.
           mode: in which it was made.
-          batch_size: examples of the batch.
+          batch_size: examples of the batch or share.
           keeps_state: whether the model changes variables that are no parameters, such as
             batch statistics, which a mask would not reach.
+          shares: that make up the batch.
 
         Raises:
           ValueError: an array lacks the batch dimension that its use needs.
@@ -83,9 +90,8 @@ class Outline:
                 or mergeable
                 or (mode is ModeKeys.TRAIN and (keeps_state or _by_example(host_call, batch_size)))
             ),
-            output_bytes=sum(
-                math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)
-            ),
+            output_bytes=shares
+            * sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(leaving)),
             hooks=spec.hooks,
         )
 

@@ -15,13 +15,15 @@ from estimator.loop_program import LoopProgram
 from estimator.mesh import Placement
 from estimator.model import Model
 from estimator.outline import Outline
+from estimator.replicas import Replicas, Share
 from estimator.runtime import Session
 from estimator.sharding import placed, state_shardings, variable_shardings
 from estimator.spec import EstimatorSpec, ModeKeys
 from estimator.state import TrainState
-from estimator.steps import Batches, Outputs, Step, eval_step, predict_step, train_step
+from estimator.steps import Batches, Step, eval_step, predict_step
 from estimator.tensor_report import TensorReport
 from estimator.tensor_trace import trace_step
+from estimator.train_step import traced_values_named, train_step
 
 BatchSpec = tuple[Any, Any]
 """(features, labels) with a `jax.ShapeDtypeStruct` `[batch, ...]` for each array."""
@@ -41,24 +43,31 @@ class Initializer:
         session: Session,
         model: Model,
         placement: Placement,
+        replicas: Replicas,
         mode: ModeKeys,
         spec: BatchSpec,
     ):
         outlines: list[Outline] = []
+        specs: list[EstimatorSpec] = []
         annotated: dict[str, PartitionSpec] = {}
 
-        def init(key: jax.Array) -> Any:
-            features, labels = jax.tree.map(
-                lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec
-            )
-            with placement.tracing():
-                boxes, made = model.init(key, features, labels, mode)
-            variables, specs = unboxed(boxes, placement.config.logical_axis_rules)
-            annotated.update(specs)
+        def on_share(share: Share, key: jax.Array, batch: Any) -> tuple[Any, tuple[()]]:
+            features, labels = batch
+            boxes, made = model.init(key, features, labels, mode, share=share)
+            variables, found = unboxed(boxes, placement.config.logical_axis_rules)
+            annotated.update(found)
+            specs.append(made)
             rows = jax.tree.leaves(features)[0].shape[0]
             keeps_state = bool(jax.tree.leaves({**variables, "params": None}))
-            outlines.append(Outline.of(made, mode, rows, keeps_state=keeps_state))
-            return _first_state(variables, made) if mode is ModeKeys.TRAIN else dict(variables)
+            outlines.append(
+                Outline.of(made, mode, rows, keeps_state=keeps_state, shares=share.num_shares)
+            )
+            return share.first(variables), ()
+
+        def init(key: jax.Array) -> Any:
+            batch = jax.tree.map(lambda leaf: jax.numpy.zeros(leaf.shape, leaf.dtype), spec)
+            variables, _ = replicas.run(on_share, key, batch)
+            return _first_state(variables, specs[0]) if mode is ModeKeys.TRAIN else dict(variables)
 
         jitted = jax.jit(init, inline=True)  # traced once; the shardings follow from the shapes
         shapes = jitted.trace(jax.random.key(0)).out_info
@@ -90,11 +99,10 @@ def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:
                 f"{leaf!r} ({kind}), which has no gradient. Keep what is not trained out of the "
                 "parameters: as a constant of the model, or in another collection of variables."
             )
+    with traced_values_named():
+        opt_state = spec.optimizer.init(params)
     return TrainState(
-        step=jax.numpy.int32(0),
-        params=params,
-        model_state=model_state,
-        opt_state=spec.optimizer.init(params),
+        step=jax.numpy.int32(0), params=params, model_state=model_state, opt_state=opt_state
     )
 
 
@@ -104,6 +112,7 @@ class Programs:
     def __init__(self, model: Model, placement: Placement, config: RunConfig):
         self._model = model
         self._placement = placement
+        self._replicas = Replicas(placement)
         self._config = config
         self._session = Session()
         self._loops: dict[Any, LoopProgram] = {}
@@ -123,7 +132,7 @@ class Programs:
         key = (mode, _hashable(spec))
         if key not in self._initializers:
             self._initializers[key] = Initializer(
-                self._session, self._model, self._placement, mode, spec
+                self._session, self._model, self._placement, self._replicas, mode, spec
             )
         return self._initializers[key]
 
@@ -145,12 +154,14 @@ class Programs:
         return self._capacities[key]
 
     def train(self) -> LoopProgram:
-        """Returns the training loop; see `steps.train_step`."""
+        """Returns the training loop; see `train_step.train_step`."""
         return self._loop(
             ModeKeys.TRAIN,
             lambda: train_step(
                 self._model,
+                self._replicas,
                 seed=self._config.seed,
+                accumulation_steps=self._config.gradient_accumulation_steps,
                 histograms_every_n=self._config.save_histograms_steps,
             ),
             every_n=self._config.host_call_every_n_steps,
@@ -159,13 +170,14 @@ class Programs:
 
     def trace(self, state: TrainState, batch: Batches) -> TensorReport:
         """Runs one training step on `state`, which stays as it is; see `trace_step`."""
-        return trace_step(self._model, state, batch, seed=self._config.seed)
+        with self._placement.tracing():
+            return trace_step(self._model, state, batch, seed=self._config.seed)
 
     def evaluate(self) -> LoopProgram:
         """Returns the evaluation loop; see `steps.eval_step`."""
         return self._loop(
             ModeKeys.EVAL,
-            lambda: eval_step(self._model, seed=self._config.seed),
+            lambda: eval_step(self._model, self._replicas, seed=self._config.seed),
             gathers=self._placement.num_processes > 1,
         )
 
@@ -174,7 +186,7 @@ class Programs:
         whole on every device or split over them; see `steps.predict_step`."""
         return self._loop(
             (ModeKeys.PREDICT, keys, gathers),
-            lambda: predict_step(self._model, seed=self._config.seed, keys=keys),
+            lambda: predict_step(self._model, self._replicas, seed=self._config.seed, keys=keys),
             gathers=gathers,
         )
 
@@ -182,15 +194,9 @@ class Programs:
         self, key: Any, make_step: Callable[[], Step], *, gathers: bool, every_n: int = 1
     ) -> LoopProgram:
         if key not in self._loops:
-            step = make_step()
-
-            def traced(carry: Any, constants: Any, batch: Batches) -> tuple[Any, Outputs]:
-                with self._placement.tracing():
-                    return step(carry, constants, batch)
-
             self._loops[key] = LoopProgram(
                 self._session,
-                traced,
+                make_step(),
                 self._placement,
                 every_n=every_n,
                 gathers=gathers,

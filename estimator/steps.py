@@ -1,4 +1,4 @@
-"""The steps of train, evaluate and predict: pure functions of one batch."""
+"""The steps of evaluate and predict: pure functions of one batch."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from estimator.batches import Batches
-from estimator.histograms import take_if
-from estimator.metrics import is_mergeable, masked_sum, mean_loss, step_values
+from estimator.metrics import is_mergeable, masked_sum
+from estimator.microbatches import merged
 from estimator.model import Model
+from estimator.replicas import Replicas, Share
 from estimator.spec import ModeKeys
-from estimator.state import TrainState
 
 
 class Outputs(NamedTuple):
@@ -38,74 +37,11 @@ def step_rng(seed: int, step: Any) -> jax.Array:
     return jax.random.fold_in(jax.random.key(seed), step)
 
 
-class TrainOutputs(NamedTuple):
-    """What a training step sends out every step.
-
-    Attributes:
-      loss: float32 scalar.
-      metrics: float32 scalars by name.
-      histograms: of parameters and gradients, at the steps that are due; an empty tuple if
-        none ever are.
-    """
-
-    loss: Any
-    metrics: dict[str, Any]
-    histograms: Any = ()
-
-
-def train_step(model: Model, *, seed: int, histograms_every_n: int | None = None) -> Step:
-    """Returns the step of training: its carry is a TrainState, `every_step` of its outputs
-    a TrainOutputs, `every_n` the host_call tensors (an empty tuple if there are none).
-
-    Args:
-      model: what is trained.
-      seed: of the random numbers.
-      histograms_every_n: steps between those of which histograms are taken; None for none.
-    """
-
-    def step(state: TrainState, constants: Any, batch: Batches) -> tuple[TrainState, Outputs]:
-        specs = []
-
-        def loss_fn(params: Any) -> tuple[jax.Array, tuple[Any, Outputs]]:
-            spec, model_state = model.apply(
-                {"params": params, **state.model_state},
-                batch.features,
-                batch.labels,
-                ModeKeys.TRAIN,
-                step=state.step,
-                rng=step_rng(seed, state.step),
-                mask=batch.mask,
-            )
-            specs.append(spec)
-            loss = mean_loss(spec.loss, batch.mask)
-            host_call = spec.parsed_host_call()
-            outputs = Outputs(
-                TrainOutputs(loss, step_values(spec.metrics, batch.mask)),
-                host_call.tensors if host_call else (),
-            )
-            return loss, (model_state, outputs)
-
-        grads, (model_state, outputs) = jax.grad(loss_fn, has_aux=True)(state.params)
-        # The optimizer is an object of functions, not of arrays: it leaves the gradient's
-        # trace as it is.
-        optimizer = optax.with_extra_args_support(specs[0].optimizer)
-        loss = outputs.every_step.loss
-        updates, opt_state = optimizer.update(
-            grads, state.opt_state, state.params, value=loss, grad=grads
-        )
-        new_state = TrainState(
-            step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            model_state=model_state,
-            opt_state=opt_state,
-        )
-        if histograms_every_n is not None:
-            due = new_state.step % histograms_every_n == 0
-            taken = take_if(due, {"parameters": new_state.params, "gradients": grads})
-            outputs = outputs._replace(every_step=outputs.every_step._replace(histograms=taken))
-        return new_state, outputs
-
-    return step
+def real_rows(batch: Batches) -> jax.Array:
+    """Returns how many rows of a batch do not only pad it, int32 scalar."""
+    if batch.mask is None:
+        return jnp.int32(jax.tree.leaves(batch.features)[0].shape[0])
+    return jnp.sum(batch.mask, dtype=jnp.int32)
 
 
 class Frozen(NamedTuple):
@@ -150,59 +86,78 @@ class EvalOutputs(NamedTuple):
     mask: Any
 
 
-def eval_step(model: Model, *, seed: int) -> Step:
+def eval_step(model: Model, replicas: Replicas, *, seed: int) -> Step:
     """Returns the step of evaluation: its carry is an EvalCarry, its constants a Frozen,
     `every_step` of its outputs an EvalOutputs."""
 
-    def step(carry: EvalCarry, frozen: Frozen, batch: Batches) -> tuple[EvalCarry, Outputs]:
+    def on_share(share: Share, common: tuple[Any, Frozen], batch: Batches) -> tuple[Any, Any]:
+        index, frozen = common
         spec, _ = model.apply(
             frozen.variables,
             batch.features,
             batch.labels,
             ModeKeys.EVAL,
             step=frozen.step,
-            rng=step_rng(seed, carry.batch),
+            rng=share.key(step_rng(seed, index)),
             mask=batch.mask,
+            share=share,
         )
         rows = jax.tree.leaves(batch.features)[0].shape[0]
         loss = spec.loss if spec.loss.ndim else jnp.full(rows, spec.loss)
         metrics = spec.metrics or {}
+        sums = {
+            name: masked_sum(metric, batch.mask)
+            for name, metric in metrics.items()
+            if not is_mergeable(metric)
+        }
+        merging = {name: metric for name, metric in metrics.items() if is_mergeable(metric)}
         eval_metrics = spec.parsed_eval_metrics()
+        return (
+            share.total((masked_sum(loss, batch.mask), sums)),
+            {name: merged(share.stacked(metric)) for name, metric in merging.items()},
+        ), eval_metrics.tensors if eval_metrics else None
+
+    def step(carry: EvalCarry, frozen: Frozen, batch: Batches) -> tuple[EvalCarry, Outputs]:
+        ((loss, sums), merging), tensors = replicas.run(on_share, (carry.batch, frozen), batch)
+        together = {name: metric.merge(merging[name]) for name, metric in carry.merged.items()}
         outputs = EvalOutputs(
-            rows=jnp.int32(rows) if batch.mask is None else jnp.sum(batch.mask, dtype=jnp.int32),
-            loss=masked_sum(loss, batch.mask),
-            metrics={
-                name: masked_sum(metric, batch.mask)
-                for name, metric in metrics.items()
-                if not is_mergeable(metric)
-            },
-            tensors=eval_metrics.tensors if eval_metrics else (),
-            mask=batch.mask if eval_metrics else None,
+            rows=real_rows(batch),
+            loss=loss,
+            metrics=sums,
+            tensors=tensors,
+            mask=None if tensors is None else batch.mask,
         )
-        merged = {name: metric.merge(metrics[name]) for name, metric in carry.merged.items()}
-        return EvalCarry(carry.batch + 1, merged), Outputs(outputs)
+        return EvalCarry(carry.batch + 1, together), Outputs(outputs)
 
     return step
 
 
-def predict_step(model: Model, *, seed: int, keys: tuple[str, ...] | None) -> Step:
+def predict_step(
+    model: Model, replicas: Replicas, *, seed: int, keys: tuple[str, ...] | None
+) -> Step:
     """Returns the step of prediction: its carry is the number of batches so far (int32
     scalar), its constants a Frozen, `every_step` of its outputs the predictions, only those
     under `keys` if given."""
 
-    def step(carry: jax.Array, frozen: Frozen, batch: Batches) -> tuple[jax.Array, Outputs]:
+    def on_share(share: Share, common: tuple[Any, Frozen], batch: Batches) -> tuple[Any, Any]:
+        index, frozen = common
         spec, _ = model.apply(
             frozen.variables,
             batch.features,
             None,
             ModeKeys.PREDICT,
             step=frozen.step,
-            rng=step_rng(seed, carry),
+            rng=share.key(step_rng(seed, index)),
             mask=batch.mask,
+            share=share,
         )
         predictions = spec.predictions
         if keys is not None:
             predictions = {key: predictions[key] for key in keys}
+        return (), predictions
+
+    def step(carry: jax.Array, frozen: Frozen, batch: Batches) -> tuple[jax.Array, Outputs]:
+        _, predictions = replicas.run(on_share, (carry, frozen), batch)
         return carry + 1, Outputs(predictions)
 
     return step

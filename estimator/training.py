@@ -27,8 +27,9 @@ from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
-from estimator.steps import Outputs, TrainOutputs, all_finite
+from estimator.steps import Outputs, all_finite
 from estimator.train_hooks import with_default_hooks
+from estimator.train_step import TrainOutputs
 from estimator.watchdog import Doing, Watchdog
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
 from input_pipeline import Position, PositionError, RegroupedInputError, Source

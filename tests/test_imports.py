@@ -36,8 +36,9 @@ ESTIMATOR_LAYERS = [
         "export",
         "runtime",
     }
-    | {"annotations"},
-    {"steps", "tensor_trace", "loop_body", "compiled_loops", "loop_program", "programs", "sharding"}
+    | {"annotations", "gathering", "microbatches", "precision", "replicas", "sharding"},
+    {"steps", "train_step", "tensor_trace", "loop_body", "compiled_loops", "loop_program"}
+    | {"programs"}
     | {
         "device_tables",
         "inputs",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 
 from estimator.export.tensor_spec import leaf_names
@@ -21,6 +24,12 @@ class ExportOutput:
     def as_dict(self) -> dict[str, Any]:
         """Returns the arrays `[batch, ...]` under the names that TensorFlow Serving gives them."""
         raise NotImplementedError
+
+    def converted(self, convert: Callable[[Any], Any]) -> ExportOutput:
+        """Returns the same signature with `convert(array)` in place of each array."""
+        output = copy.copy(self)
+        vars(output).update(jax.tree.map(convert, vars(self)))
+        return output
 
 
 class PredictOutput(ExportOutput):

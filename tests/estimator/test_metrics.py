@@ -10,10 +10,8 @@ from estimator.metrics import (
     HostMetrics,
     MeanOverExamples,
     is_mergeable,
-    masked_mean,
     masked_sum,
     mean_loss,
-    step_values,
 )
 
 
@@ -32,16 +30,14 @@ VALUES = np.array([1.0, 2.0, 4.0, 8.0], np.float32)
 
 
 @pytest.mark.parametrize("keep", [[1, 1, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1], [1, 0, 0, 0]])
-def test_masked_sum_and_mean_are_over_the_rows_that_are_kept(keep):
+def test_masked_sums_are_over_the_rows_that_are_kept(keep):
     mask = np.array(keep, bool)
 
     assert float(masked_sum(jnp.asarray(VALUES), jnp.asarray(mask))) == VALUES[mask].sum()
-    assert float(masked_mean(jnp.asarray(VALUES), jnp.asarray(mask))) == VALUES[mask].mean()
 
 
 def test_without_a_mask_all_rows_count():
     assert float(masked_sum(jnp.asarray(VALUES), None)) == 15
-    assert float(masked_mean(jnp.asarray(VALUES), None)) == 3.75
 
 
 @pytest.mark.parametrize("hidden", [np.nan, np.inf])
@@ -50,7 +46,6 @@ def test_what_a_mask_hides_may_be_anything(hidden):
     mask = jnp.asarray([True, False, True])
 
     assert float(masked_sum(values, mask)) == 4
-    assert float(masked_mean(values, mask)) == 2
 
 
 @pytest.mark.parametrize("dtype", [jnp.bool_, jnp.int8, jnp.bfloat16, jnp.float16])
@@ -63,20 +58,11 @@ def test_sums_are_made_in_float32_whatever_the_values(dtype):
     assert float(total) == 4099  # neither int8 nor the 16-bit floats can hold it
 
 
-def test_a_scalar_loss_is_its_own_mean():
-    assert float(mean_loss(jnp.asarray(2.5), None)) == 2.5
+def test_a_mean_loss_is_over_the_rows_that_are_kept_and_a_scalar_is_its_own():
     assert float(mean_loss(jnp.asarray(VALUES), None)) == 3.75
+    assert float(mean_loss(jnp.asarray(VALUES), jnp.asarray([True, False, True, False]))) == 2.5
+    assert float(mean_loss(jnp.asarray(2.5), None)) == 2.5
     assert mean_loss(jnp.asarray(2.5, jnp.bfloat16), None).dtype == jnp.float32
-
-
-def test_step_values_are_those_of_one_batch():
-    metrics = {"mean": jnp.asarray(VALUES), "largest": Largest(8.0)}
-
-    values = step_values(metrics, jnp.asarray([True, True, True, False]))
-
-    assert float(values["mean"]) == pytest.approx(7 / 3)
-    assert float(values["largest"]) == 8
-    assert step_values(None, None) == {}
 
 
 @pytest.mark.parametrize("value, mergeable", [(Largest(1), True), (VALUES, False), (3.0, False)])
