@@ -382,11 +382,12 @@ class Model:
             features = precision.cast(features, self._config.compute_dtype)
         call = self._call(features, labels, mode, step, rng, mask, share)
         train = mode is ModeKeys.TRAIN
+        dtype = self._config.compute_dtype
+        narrow = variables if dtype is None else precision.narrowed(variables, dtype)
         with self._logical_axis_rules():
-            if self._config.compute_dtype is None:
-                return self._holder.apply(variables, rng, call, train=train)
-            narrow = precision.narrowed(variables, self._config.compute_dtype)
-            spec, state = self._holder.apply(narrow, rng, call, train=train)
+            spec, state = self._holder.apply(share.whole(narrow), rng, call, train=train)
+        if dtype is None:
+            return spec, state
         return precision.widened_spec(spec), precision.like(state, variables)
 
     def _logical_axis_rules(self) -> contextlib.AbstractContextManager[None]:

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 
 from estimator.annotations import unboxed
 from estimator.config import RunConfig
+from estimator.gathering import Gathering
 from estimator.loop_program import LoopProgram
 from estimator.mesh import Placement
 from estimator.model import Model
@@ -32,6 +33,8 @@ BatchSpec = tuple[Any, Any]
 class Initializer:
     """Variables as model_fn makes them for batches of one kind, and what it promises.
 
+    How the model says that they are split is added to `annotated`, by name.
+
     Attributes:
       abstract: what `__call__` returns, as `jax.ShapeDtypeStruct`s with shardings. A
         TrainState in train mode, variables by collection in the others.
@@ -44,12 +47,12 @@ class Initializer:
         model: Model,
         placement: Placement,
         replicas: Replicas,
+        annotated: dict[str, PartitionSpec],
         mode: ModeKeys,
         spec: BatchSpec,
     ):
         outlines: list[Outline] = []
         specs: list[EstimatorSpec] = []
-        annotated: dict[str, PartitionSpec] = {}
 
         def on_share(share: Share, key: jax.Array, batch: Any) -> tuple[Any, tuple[()]]:
             features, labels = batch
@@ -112,7 +115,8 @@ class Programs:
     def __init__(self, model: Model, placement: Placement, config: RunConfig):
         self._model = model
         self._placement = placement
-        self._replicas = Replicas(placement)
+        self._annotated: dict[str, PartitionSpec] = {}  # known once a mode has its initializer
+        self._replicas = Replicas(placement, Gathering(placement, self._annotated))
         self._config = config
         self._session = Session()
         self._loops: dict[Any, LoopProgram] = {}
@@ -132,7 +136,13 @@ class Programs:
         key = (mode, _hashable(spec))
         if key not in self._initializers:
             self._initializers[key] = Initializer(
-                self._session, self._model, self._placement, self._replicas, mode, spec
+                self._session,
+                self._model,
+                self._placement,
+                self._replicas,
+                self._annotated,
+                mode,
+                spec,
             )
         return self._initializers[key]
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import PartitionSpec
 
+from estimator.gathering import Gathering
 from estimator.mesh import Placement
 
 
@@ -25,12 +26,22 @@ class Share:
       axis_name: over which collectives reach the others; None with one share.
       num_shares: shares that make up the batch.
       copies: replicas that work on the same rows, as all do on a batch that does not divide.
+      gathering: of variables that are split over the fsdp axis; None where they come whole.
     """
 
     replica_id: Any = 0
     axis_name: str | tuple[str, ...] | None = None
     num_shares: int = 1
     copies: int = 1
+    gathering: Gathering | None = None
+
+    def whole(self, variables: Any) -> Any:
+        """Returns variables as model_fn computes with them: not split over the fsdp axis."""
+        return variables if self.gathering is None else self.gathering.whole(variables)
+
+    def dropping(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `fn` with a gradient that does not keep what `whole` has gathered in it."""
+        return fn if self.gathering is None else self.gathering.dropping(fn)
 
     def key(self, key: jax.Array) -> jax.Array:
         """Returns a random key of this share's own; `key` itself if it is the whole batch."""
@@ -82,10 +93,12 @@ class Replicas:
 
     Args:
       placement: the devices.
+      gathering: of their variables.
     """
 
-    def __init__(self, placement: Placement):
+    def __init__(self, placement: Placement, gathering: Gathering):
         self._placement = placement
+        self._gathering = gathering
         axes = placement.replica_axes
         self._axis_name = axes[0] if len(axes) == 1 else axes
 
@@ -105,7 +118,7 @@ class Replicas:
         place = self._placement
         if not place.per_replica:
             with place.tracing():
-                return fn(Share(), common, batch)
+                return fn(Share(gathering=self._gathering), common, batch)
         splits = place.splits(jax.tree.leaves(batch)[0].shape[0])
         by_rows = PartitionSpec(place.replica_axes) if splits else PartitionSpec()
 

@@ -232,7 +232,9 @@ class ShareGradients:
             )
             return loss, (new_state, part)
 
-        grads, (new_state, part) = jax.grad(loss_fn, has_aux=True)(self._state.params)
+        grads, (new_state, part) = jax.grad(self._share.dropping(loss_fn), has_aux=True)(
+            self._state.params
+        )
         return new_state, (grads, part)
 
 

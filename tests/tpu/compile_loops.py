@@ -113,7 +113,6 @@ CASES = {
         ({"image": _spec(np.float32, 64, 8, 8)}, _spec(np.int32, 64)),
     ),
     "transformer": _transformer(SMALL, 8),
-    "large data": _large("data"),
     "large fsdp": _large("fsdp"),
     "large tensor": _large("tensor"),
     "rows": _spatial(1, 4, 1, 1),

@@ -167,3 +167,43 @@ def test_evaluation_adds_up_its_numbers_and_moves_nothing_else(model, loops):
 
 def test_in_prediction_no_device_waits_for_another(loops):
     assert collectives(loops["predict"]["hlo_text"]) == []
+
+
+LARGE = _of_transformer(1024, 256)
+LARGEST_ARRAY = 1024 * 4096  # the kernels to and from the hidden units
+
+
+@pytest.mark.parametrize("layout", ["fsdp", "tensor"])
+def test_sixteen_devices_share_one_copy_of_the_state_and_gather_it_array_by_array(layout):
+    loop = compiled(f"large {layout}")["train"]
+
+    whole = 3 * 4 * LARGE  # each parameter and its two moments, in float32
+    assert sum(loop["carried_elements"]) * 4 == pytest.approx(whole, rel=1e-6)
+    assert loop["carried_bytes"] < whole / 14  # what is smaller than it is worth stays whole
+    assert loop["aliased_bytes"] < whole / 10
+    # With all that a step needs besides, a device holds less than one copy of the state.
+    assert loop["peak_bytes"] < whole / 2
+
+    moved = collectives(loop["hlo_text"])
+
+    def largest(how: str) -> int:
+        return max((size for one, size in moved if one == how), default=0)
+
+    # Never all arrays at once, nor a batch; a pair of cores needs half of each kernel.
+    assert largest("all-gather") == LARGEST_ARRAY // (2 if layout == "tensor" else 1)
+    # Gradients go straight into the parts: each is passed around, added to, and left where it is
+    # kept, or there is an operation for that. None is summed up whole, but small ones; and what
+    # a pair shares of its rows.
+    assert largest("collective-permute") == LARGEST_ARRAY // 16 or largest("reduce-scatter")
+    rows_of_pair = 32 // 8 * 256 * 1024
+    assert largest("all-reduce") <= (rows_of_pair if layout == "tensor" else 256 * 1024)
+
+
+@pytest.mark.parametrize("cut", ["rows", "squares"])
+def test_cores_that_share_an_image_exchange_the_borders_of_their_parts(cut):
+    moved = collectives(compiled(cut)["train"]["hlo_text"])
+
+    hows = {how for how, _ in moved}
+    assert hows == {"all-reduce", "collective-permute"}
+    border = max(size for how, size in moved if how == "collective-permute")
+    assert border <= 16 * 64 * 32  # a line of each image, in all channels
