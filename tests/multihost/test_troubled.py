@@ -49,6 +49,13 @@ def test_an_error_on_one_process_ends_all_by_its_own_words(trouble, tmp_path):
     )
 
 
+def test_a_hook_that_asks_to_stop_on_one_process_stops_all_at_its_step(tmp_path):
+    job = job_with("asks_to_stop", tmp_path)
+    assert job.code == 0, job.output
+    for seen in job.results:
+        assert list(map(int, seen)) == list(range(1, 8))
+
+
 def test_what_needs_all_processes_is_refused_on_one_and_both_places_are_named(tmp_path):
     job = job_with("reads_state_on_process_0", tmp_path)
     assert job.code == 1

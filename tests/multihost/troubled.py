@@ -33,8 +33,10 @@ class Trouble(est.hooks.Hook):
         return TROUBLED_STEP if step < TROUBLED_STEP else None
 
     def after_loop(self, view):
-        if view.step == TROUBLED_STEP:
-            self._do(view)
+        return self._do(view) if view.step == TROUBLED_STEP else None
+
+    def asks_to_stop(self, view):
+        return "enough" if jax.process_index() == 1 else None
 
     def raises(self, view):
         if jax.process_index() == 1:
