@@ -128,7 +128,8 @@ class Source(abc.ABC):
           count: batches wanted, at least 1. Never more are taken from the underlying data.
           capacity: leading dimension of the arrays returned, and the most batches they can
             hold; `count` if not given.
-          fill_secs: return early, with at least one batch, once this much time has passed.
+          fill_secs: return early, with at least one batch, once this much time has passed. That
+            is looked at between batches: one that is waited for holds back those before it.
 
         Returns:
           A stack with at least one batch, or None at the end of the data.
