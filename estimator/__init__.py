@@ -2,11 +2,14 @@
 
 import hooks as hooks
 import input_pipeline as input_pipeline
+from estimator import checkpoints as checkpoints
 from estimator import debug as debug
 from estimator import distributed as distributed
 from estimator import export as export
 from estimator.checkpoints import CheckpointError as CheckpointError
 from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchError
+from estimator.checkpoints import WriterConflictError as WriterConflictError
+from estimator.config import KeepBest as KeepBest
 from estimator.config import RunConfig as RunConfig
 from estimator.describe_sharding import describe_sharding as describe_sharding
 from estimator.device_config import DeviceConfig as DeviceConfig

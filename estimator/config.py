@@ -5,17 +5,46 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from estimator.device_config import DeviceConfig
 from estimator.input_config import InputPipelineConfig, Resume
 from estimator.loop_length import loop_length
 from estimator.loop_shape import LoopShape
-from hooks import EverySecs, EverySteps, PreemptionWatcher
-from hooks.checks import positive_int, positive_secs
+from hooks import Every, EverySecs, EverySteps, PreemptionWatcher
+from hooks.checks import positive_hours, positive_int, positive_secs
 
 # A loop that lasts a time is as many dispatches as it takes; so many steps make each cheap.
 _TIMED_LOOP_DISPATCH = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KeepBest:
+    """Which checkpoints are too good to be removed.
+
+    They are judged by what `evaluate` writes down in model_dir. The newest checkpoint is kept
+    anyway and takes no place of these; one that was not evaluated, whose evaluation had no such
+    metric, or had NaN, is none of the best.
+
+    Attributes:
+      metric: "loss", or a metric by its name in the results of `evaluate`.
+      mode: "min" if lower is better, "max" if higher is.
+      count: how many to keep.
+      name: of the evaluations, as in `evaluate(name=)`.
+    """
+
+    metric: str = "loss"
+    mode: Literal["min", "max"] = "min"
+    count: int = 1
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(
+                f"mode={self.mode!r} is not known. Use 'min' if lower is better, 'max' if higher "
+                "is."
+            )
+        positive_int("count", self.count)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,8 +63,15 @@ class RunConfig:
         others on real steps and keeps the fastest. Name one where long runs have to agree in
         the last bit.
       save_checkpoints_steps: a checkpoint at every multiple of so many global steps.
-      save_checkpoints_secs: a checkpoint after so many seconds; 600 if neither is given.
+      save_checkpoints_secs: a checkpoint every so many seconds. Of the two each counts on its
+        own, and neither means 600 seconds. The end of training and a preemption always save:
+        `save_checkpoints_secs=math.inf` leaves it at that.
+      save_checkpoints_on_request: a checkpoint behind the loop that runs when the process gets
+        SIGUSR1, or when there is a file `save_now` in model_dir; that is removed once the
+        checkpoint is on disk.
       keep_checkpoint_max: newest checkpoints to keep; None keeps all.
+      keep_checkpoint_every_n_hours: besides them, checkpoints that were written so far apart.
+      keep_checkpoint_best: besides them, the best by a metric of their evaluations.
       save_summary_steps: TensorBoard scalars at every multiple; None for none.
       save_histograms_steps: TensorBoard histograms of parameters and gradients, and their norms,
         at every multiple; None for none. They are taken on the device.
@@ -81,7 +117,10 @@ class RunConfig:
     loop_shape: str = "auto"
     save_checkpoints_steps: int | None = None
     save_checkpoints_secs: float | None = None
+    save_checkpoints_on_request: bool = True
     keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = None
+    keep_checkpoint_best: KeepBest | None = None
     save_summary_steps: int | None = 100
     save_histograms_steps: int | None = None
     log_step_count_steps: int | None = 100
@@ -129,13 +168,14 @@ class RunConfig:
         if isinstance(self.seed, bool) or not isinstance(self.seed, int):
             raise TypeError(f"seed must be an int, got {self.seed!r}.")
         if self.save_checkpoints_secs is not None:
-            if self.save_checkpoints_steps is not None:
-                raise ValueError(
-                    f"save_checkpoints_steps={self.save_checkpoints_steps} and "
-                    f"save_checkpoints_secs={self.save_checkpoints_secs} are both given. "
-                    "Give one of them."
-                )
-            EverySecs(self.save_checkpoints_secs)
+            positive_secs("save_checkpoints_secs", self.save_checkpoints_secs)
+        if self.keep_checkpoint_every_n_hours is not None:
+            positive_hours("keep_checkpoint_every_n_hours", self.keep_checkpoint_every_n_hours)
+        if not isinstance(self.keep_checkpoint_best, KeepBest | None):
+            raise TypeError(
+                f"keep_checkpoint_best must be a KeepBest, got {self.keep_checkpoint_best!r}. "
+                "Write keep_checkpoint_best=KeepBest(metric='loss', mode='min', count=1)."
+            )
         _check_watchers(self.preemption_watchers)
         for name in ("watchdog_secs", "preemption_grace_secs"):
             if getattr(self, name) is not None:
@@ -170,11 +210,14 @@ class RunConfig:
         """Returns the shape of the loops, or None if it is to be measured."""
         return None if self.loop_shape == "auto" else LoopShape(self.loop_shape)
 
-    def save_checkpoints_every(self) -> EverySteps | EverySecs:
+    def save_checkpoints_every(self) -> list[Every]:
         """Returns when checkpoints are due; the clock of a duration starts now."""
-        if self.save_checkpoints_steps is not None:
-            return EverySteps(self.save_checkpoints_steps)
-        return EverySecs(600 if self.save_checkpoints_secs is None else self.save_checkpoints_secs)
+        steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
+        if steps is None and secs is None:
+            secs = 600
+        by_steps = [] if steps is None else [EverySteps(steps)]
+        by_secs = [] if secs is None else [EverySecs(secs)]
+        return [*by_steps, *by_secs]
 
 
 def _check_watchers(watchers: Any) -> None:

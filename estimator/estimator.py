@@ -6,11 +6,11 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 from estimator import checkpoints, evaluation, prediction, training, training_end
 from estimator.config import RunConfig
@@ -26,7 +26,7 @@ from estimator.programs import Programs
 from estimator.runtime import use_compilation_cache
 from estimator.spec import ModeKeys
 from estimator.state import TrainState
-from hooks import Hook, eval_dir
+from hooks import Hook, SaveListener, eval_dir
 from hooks.checks import list_of_hooks, list_of_save_listeners, positive_int
 
 logger = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Estimator:
           FileNotFoundError: there is no checkpoint.
           KeyError: it has no such variable.
         """
-        return checkpoints.read_variable(self._trained(), name)
+        return checkpoints.load_variable(self._trained(), name)
 
     def abstract_state(self, batch: Any) -> TrainState:
         """Returns shape, dtype and sharding of all that training keeps, without making it.
@@ -218,9 +218,11 @@ class Estimator:
           This Estimator. The state is in a checkpoint.
 
         Raises:
-          TypeError, ValueError: bad arguments, model_fn or input, with words.
+          TypeError, ValueError: bad arguments, model_fn or input, or a model_dir that cannot be
+            written, with words.
           hooks.NanLossError: a loss was NaN or infinite, unless `hooks` has a NanHook.
           CheckpointError: a checkpoint could not be written.
+          WriterConflictError: another process trains into model_dir.
           Whatever model_fn, input_fn, host_call or a hook raises, as itself.
         """
         batch_size = self.batch_size(ModeKeys.TRAIN)
@@ -233,6 +235,19 @@ class Estimator:
         max_steps = None if max_steps is None else positive_int("max_steps", max_steps)
         hooks = list_of_hooks("hooks", hooks)
         listeners = list_of_save_listeners("saving_listeners", saving_listeners)
+        with self._job.sole_writer():
+            self._train(input_fn, batch_size, hooks, listeners, steps, max_steps)
+        return self
+
+    def _train(
+        self,
+        input_fn: InputFn,
+        batch_size: int,
+        hooks: Sequence[Hook],
+        listeners: Sequence[SaveListener],
+        steps: int | None,
+        max_steps: int | None,
+    ) -> None:
         checkpoint = checkpoints.latest(self._job.model_dir)
         first_step = 0 if checkpoint is None else checkpoints.global_step(checkpoint)
         self._job.check_same_start(first_step)
@@ -247,7 +262,7 @@ class Estimator:
             )
             if self._job.hosts.is_chief:
                 training_end.mark(self._job.model_dir, first_step)
-            return self
+            return
         training.train(
             self._job,
             input_fn,
@@ -258,7 +273,6 @@ class Estimator:
             first_step=first_step,
             last_step=last_step,
         )
-        return self
 
     def evaluate(
         self,
@@ -403,12 +417,12 @@ class Estimator:
         logger.info("Exported the model of step %d to %s.", int(frozen.step), export)
         return str(export)
 
-    def _checkpoint(self, given: str | os.PathLike[str] | None) -> Path | None:
+    def _checkpoint(self, given: str | os.PathLike[str] | None) -> epath.Path | None:
         if given is not None:
             return checkpoints.existing(given)
         return checkpoints.latest(self._job.model_dir)
 
-    def _trained(self) -> Path:
+    def _trained(self) -> epath.Path:
         path = checkpoints.latest(self._job.model_dir)
         if path is None:
             raise FileNotFoundError(
@@ -433,7 +447,7 @@ def _checked_params(params: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _chosen_model_dir(
     given: str | os.PathLike[str] | None, config: RunConfig, hosts: Hosts
-) -> Path:
+) -> epath.Path:
     chosen = config.model_dir if given is None else given
     if chosen is None:
         if hosts.count > 1:
@@ -443,13 +457,13 @@ def _chosen_model_dir(
             )
         chosen = tempfile.mkdtemp(prefix="estimator-")
         logger.warning("No model_dir was given: checkpoints go to the temporary %s.", chosen)
-    path = Path(chosen).expanduser()
-    if config.model_dir is not None and Path(config.model_dir).expanduser() != path:
+    path = checkpoints.as_path(chosen)
+    if config.model_dir is not None and checkpoints.as_path(config.model_dir) != path:
         raise ValueError(
             f"model_dir={str(path)!r} and config.model_dir={str(config.model_dir)!r} differ. "
             "Give one of them."
         )
-    return path.absolute()
+    return path
 
 
 def _checked_keys(keys: str | Iterable[str] | None) -> tuple[str, ...] | None:

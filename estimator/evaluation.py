@@ -6,13 +6,14 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from etils import epath
 
+from estimator import checkpoints
 from estimator.errors import Rendezvous
 from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.infeed import Piece
@@ -47,7 +48,7 @@ def evaluate(
     batch_size: int,
     steps: int | None,
     hooks: Sequence[Hook],
-    checkpoint: Path | None,
+    checkpoint: epath.Path | None,
     results_dir: str,
 ) -> dict[str, Any]:
     """Evaluates `checkpoint` (None: untrained variables) and writes down the results.
@@ -95,14 +96,19 @@ def evaluate(
         )
     results = {**loop.results(), "global_step": int(frozen.step)}
     if job.hosts.is_chief and loop.batches:
-        _record(results_dir, results)
+        _record(results_dir, results, of_this_model=_is_of(job, checkpoint))
     shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
     logger.info("Evaluation: %s", shown)
     return results
 
 
-def _record(folder: str, results: Mapping[str, Any]) -> None:
-    """Writes the results that are numbers as TensorBoard events and as a line to read back."""
+def _is_of(job: Job, checkpoint: epath.Path | None) -> bool:
+    return checkpoint is None or checkpoint.parent == checkpoints.directory(job.model_dir)
+
+
+def _record(folder: str, results: Mapping[str, Any], *, of_this_model: bool) -> None:
+    """Writes the results that are numbers as TensorBoard events and as a line to read back; the
+    latter tells of a step only what the checkpoint of this model_dir at that step is worth."""
     step = results["global_step"]
     values = {
         name: value
@@ -112,7 +118,8 @@ def _record(folder: str, results: Mapping[str, Any]) -> None:
     with EventWriter(folder) as writer:
         for name, value in values.items():
             writer.add_scalar(name, value, step)
-    append_eval_result(folder, step, values)
+    if of_this_model:
+        append_eval_result(folder, step, values)
 
 
 class EvaluationLoop:

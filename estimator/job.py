@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from etils import epath
 
 from estimator import checkpoints
 from estimator.config import RunConfig
@@ -46,7 +47,7 @@ class Job:
 
     config: RunConfig
     params: Mapping[str, Any]
-    model_dir: Path
+    model_dir: epath.Path
     placement: Placement
     programs: Programs
     tables: DeviceTables
@@ -95,6 +96,15 @@ class Job:
         given = [n for n in self.hosts.gather("the end of the loops", notices.first) if n]
         return given[0] if given else None
 
+    @contextlib.contextmanager
+    def sole_writer(self) -> Iterator[None]:
+        """Keeps other jobs from writing into model_dir; see `checkpoints.sole_writer`."""
+        with contextlib.ExitStack() as stack:
+            with self.hosts.together():
+                if self.hosts.is_chief:
+                    stack.enter_context(checkpoints.sole_writer(self.model_dir))
+            yield
+
     def open_source(self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int) -> Source:
         """Calls input_fn for `mode`; see `inputs.open_source`."""
         return open_source(
@@ -107,7 +117,9 @@ class Job:
             hosts=self.hosts,
         )
 
-    def frozen(self, mode: ModeKeys, spec: BatchSpec, path: Path | None) -> tuple[Frozen, Outline]:
+    def frozen(
+        self, mode: ModeKeys, spec: BatchSpec, path: epath.Path | None
+    ) -> tuple[Frozen, Outline]:
         """Returns the variables that model_fn uses in `mode`, from the checkpoint at `path`,
         or freshly initialised if it is None, and the outline of its spec."""
         initializer = self.programs.initializer(mode, spec)

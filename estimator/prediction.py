@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from etils import epath
 
 from estimator.errors import Rendezvous
 from estimator.feeding import AnyInfeed, batch_spec, start_infeed
@@ -37,7 +37,7 @@ def predict(
     batch_size: int,
     keys: tuple[str, ...] | None,
     hooks: Sequence[Hook],
-    find_checkpoint: Callable[[], Path | None],
+    find_checkpoint: Callable[[], epath.Path | None],
     gather: bool,
 ) -> Generator[Any]:
     """Yields the predictions of batch after batch: a pytree of arrays `[rows, ...]`, without

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from pathlib import Path
+
+from etils import epath
 
 from hooks import PREEMPTED_EXIT_CODE, StopNotice
 
@@ -25,7 +26,7 @@ class PreemptedError(SystemExit):
       path: the checkpoint to go on from, or None if there is none.
     """
 
-    def __init__(self, why: str, step: int, path: Path | None):
+    def __init__(self, why: str, step: int, path: epath.Path | None):
         super().__init__(PREEMPTED_EXIT_CODE)
         self.why = why
         self.step = step
@@ -36,7 +37,7 @@ class PreemptedError(SystemExit):
         return f"The run stopped since {self.why}; training goes on from {where}."
 
 
-def stop_error(notice: StopNotice, step: int, path: Path | None) -> BaseException:
+def stop_error(notice: StopNotice, step: int, path: epath.Path | None) -> BaseException:
     """Returns what to raise in a run that `notice` has ended: KeyboardInterrupt for Ctrl-C."""
     return KeyboardInterrupt() if notice.interrupt else PreemptedError(notice.why, step, path)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 
-from estimator.checkpoints import CheckpointWriter
+from estimator.checkpoints import CheckpointWriter, preservation_policy
 from estimator.job import Job
 from estimator.state import TrainState
 from hooks import (
@@ -17,6 +18,9 @@ from hooks import (
     NanHook,
     ProgressHook,
     SaveListener,
+    SaveOnFile,
+    SaveOnSignal,
+    SaveRequest,
     StopNotices,
     StopOnNoticeHook,
     SummaryHook,
@@ -56,11 +60,31 @@ def with_default_hooks(
         if not any(isinstance(hook, ProgressHook) for hook in hooks):
             all_hooks.append(ProgressHook())
         all_hooks.append(StopOnNoticeHook(notices))
-        saver = closing.enter_context(
-            CheckpointWriter(job.model_dir, config.keep_checkpoint_max, read_state)
+        keep = preservation_policy(
+            job.model_dir,
+            newest=config.keep_checkpoint_max,
+            every_n_hours=config.keep_checkpoint_every_n_hours,
+            best=config.keep_checkpoint_best,
         )
+        saver = closing.enter_context(CheckpointWriter(job.model_dir, read_state, keep, writer))
+        periods = config.save_checkpoints_every()
+        requests: list[SaveRequest] = []
+        if config.save_checkpoints_on_request:
+            requests = [closing.enter_context(SaveOnSignal())]
+            if job.hosts.is_chief:
+                requests.append(SaveOnFile(job.model_dir / "save_now"))
+        if not job.hosts.is_chief:  # of the clocks, that of the chief counts
+            periods = [period for period in periods if isinstance(period, EverySteps)]
         # A listener that is one of the hooks hears of saves as one of them.
         listeners = [one for one in saving_listeners if not any(one is hook for hook in all_hooks)]
         listeners += all_hooks
-        all_hooks.append(CheckpointSaverHook(saver, config.save_checkpoints_every(), listeners))
+        all_hooks.append(
+            CheckpointSaverHook(
+                saver,
+                periods,
+                listeners,
+                requests,
+                agree=functools.partial(job.hosts.any, "save"),
+            )
+        )
         yield all_hooks

@@ -7,11 +7,11 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from etils import epath
 
 from estimator import checkpoints, training_end
 from estimator.errors import Rendezvous
@@ -46,7 +46,7 @@ def train(
     batch_size: int,
     hooks: Sequence[Hook],
     saving_listeners: Sequence[SaveListener],
-    checkpoint: Path | None,
+    checkpoint: epath.Path | None,
     first_step: int,
     last_step: int | None,
 ) -> None:
@@ -110,7 +110,7 @@ def _source_at(
     job: Job,
     input_fn: Callable[..., Any],
     batch_size: int,
-    checkpoint: Path | None,
+    checkpoint: epath.Path | None,
     stack: contextlib.ExitStack,
 ) -> Source:
     """Opens the input where the checkpoint left it; from its start if it was at its end, or if

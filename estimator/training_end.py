@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
+
+from etils import epath
 
 _FILE = "training_ended.json"
 
 
-def mark(model_dir: Path, step: int) -> None:
+def mark(model_dir: epath.Path, step: int) -> None:
     """Says that training has ended at `step`, whose checkpoint is whole. Whole or absent itself."""
     model_dir.mkdir(parents=True, exist_ok=True)
     staged = model_dir / f".{_FILE}.{os.getpid()}"
@@ -17,12 +18,12 @@ def mark(model_dir: Path, step: int) -> None:
     staged.replace(model_dir / _FILE)
 
 
-def clear(model_dir: Path) -> None:
+def clear(model_dir: epath.Path) -> None:
     """Says that training goes on."""
     (model_dir / _FILE).unlink(missing_ok=True)
 
 
-def ended_at(model_dir: Path) -> int | None:
+def ended_at(model_dir: epath.Path) -> int | None:
     """Returns the step at which training ended; None while it goes on, or was cut off by an error
     or a signal."""
     try:

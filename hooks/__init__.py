@@ -35,6 +35,9 @@ from hooks.profile import ProfilerHook as ProfilerHook
 from hooks.progress import ProgressHook as ProgressHook
 from hooks.report import LoggingHook as LoggingHook
 from hooks.report import ThroughputHook as ThroughputHook
+from hooks.save_requests import SaveOnFile as SaveOnFile
+from hooks.save_requests import SaveOnSignal as SaveOnSignal
+from hooks.save_requests import SaveRequest as SaveRequest
 from hooks.scalars import ScalarsHook as ScalarsHook
 from hooks.sequence import HookSequence as HookSequence
 from hooks.stop import StopAfterSecsHook as StopAfterSecsHook

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from etils import epath
 
 from hooks.histogram import Histogram
 
@@ -75,7 +75,7 @@ class Writer(Protocol):
 class Saver(Protocol):
     """Writes checkpoints in the background."""
 
-    def save(self, view: LoopView) -> Path | None:
+    def save(self, view: LoopView) -> epath.Path | None:
         """Starts to save the state and the input position of `view`.
 
         Returns as soon as the state is safe from the next loop; the write goes on in
@@ -108,7 +108,7 @@ class HookContext:
     """
 
     mode: str
-    model_dir: Path
+    model_dir: epath.Path
     step: int
     last_step: int | None
     batch_size: int
@@ -135,7 +135,7 @@ class LoopView:
     """
 
     mode: str
-    model_dir: Path
+    model_dir: epath.Path
     before: int
     step: int
     elapsed_secs: float
@@ -220,7 +220,7 @@ class Hook:
         not to write it, and is logged."""
         return None
 
-    def after_save(self, step: int, path: Path) -> None:
+    def after_save(self, step: int, path: epath.Path) -> None:
         """Called when a checkpoint has been written: `path` is whole, and can be evaluated.
         Training waits for the write only where a hook or listener has this method."""
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Protocol
+
+from etils import epath
 
 from hooks import checks
 from hooks.base import Every, Hook, HookContext, LoopView, Saver, overrides
+from hooks.save_requests import SaveRequest
 
 logger = logging.getLogger(__name__)
 
@@ -18,11 +20,11 @@ class SaveListener(Protocol):
 
     def before_save(self, view: LoopView) -> str | None: ...
 
-    def after_save(self, step: int, path: Path) -> None: ...
+    def after_save(self, step: int, path: epath.Path) -> None: ...
 
 
 class CheckpointSaverHook(Hook):
-    """Saves a checkpoint whenever one is due, and one where the run ends.
+    """Saves a checkpoint whenever one is due or asked for, and one where the run ends.
 
     Nothing is saved when a run begins: where it starts there is either the checkpoint it
     was restored from, or nothing yet worth keeping. The save at the end also covers a run
@@ -30,17 +32,28 @@ class CheckpointSaverHook(Hook):
 
     Args:
       saver: writes the checkpoints.
-      every: when one is due; None saves only at the end. Loops are cut at the multiples of
-        `EverySteps`, so those checkpoints have exact steps. `EverySecs` is judged by the
-        clock of this process, so on many hosts use `EverySteps`: all must save together.
+      every: when one is due; each on its own, and with none only the end is saved. Loops are
+        cut at the multiples of `EverySteps`, so those checkpoints have exact steps.
       listeners: asked in order before each save, and told in order after it. Any one of them
         can veto a save; all are asked all the same.
+      requests: looked at behind each loop. Training waits until what is asked for is on disk.
+      agree: is told behind each loop whether this process would save, and says whether all do:
+        their clocks and requests differ, and they have to save together.
     """
 
-    def __init__(self, saver: Saver, every: Every | None, listeners: Sequence[SaveListener] = ()):
+    def __init__(
+        self,
+        saver: Saver,
+        every: Sequence[Every] = (),
+        listeners: Sequence[SaveListener] = (),
+        requests: Sequence[SaveRequest] = (),
+        agree: Callable[[bool], bool] = bool,
+    ):
         self._saver = saver
-        self._every = None if every is None else checks.every(every)
+        self._every = checks.everies(every)
         self._listeners = tuple(listeners)
+        self._requests = tuple(requests)
+        self._agree = agree
         self._settled_step: int | None = None
 
     def begin(self, context: HookContext) -> None:
@@ -48,11 +61,18 @@ class CheckpointSaverHook(Hook):
         self._settled_step = None
 
     def next_step(self, step: int) -> int | None:
-        return None if self._every is None else self._every.next_step(step)
+        return min((at for every in self._every if (at := every.next_step(step))), default=None)
 
     def after_loop(self, view: LoopView) -> None:
-        if self._every is not None and self._every.due(view.before, view.step):
-            self._save(view)
+        requests = [request for request in self._requests if request.pending()]
+        due = [every for every in self._every if every.due(view.before, view.step)]
+        if not self._agree(bool(due or requests)):
+            return
+        self._save(view)
+        if requests:
+            self._saver.wait()
+        for request in requests:
+            request.served()
 
     def end(self, view: LoopView) -> None:
         self._save(view)

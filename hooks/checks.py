@@ -28,8 +28,21 @@ def positive_secs(name: str, value: Any) -> float:
     Raises:
       ValueError: it is not.
     """
+    return _positive(name, value, "number of seconds")
+
+
+def positive_hours(name: str, value: Any) -> float:
+    """Returns `value` if it is a positive number of hours.
+
+    Raises:
+      ValueError: it is not.
+    """
+    return _positive(name, value, "number of hours")
+
+
+def _positive(name: str, value: Any, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name} must be a positive number of seconds, got {value!r}.")
+        raise ValueError(f"{name} must be a positive {what}, got {value!r}.")
     return value
 
 
@@ -44,6 +57,20 @@ def reason(source: str, value: Any) -> str:
     raise TypeError(
         f"{source} returned {value!r}. It must return None, or a string that says why to stop."
     )
+
+
+def everies(values: Any) -> list[Every]:
+    """Returns `values` if they say how often something is due.
+
+    Raises:
+      TypeError: they do not, such as one that is not in a list.
+    """
+    if isinstance(values, EverySteps | EverySecs) or not isinstance(values, Iterable):
+        raise TypeError(
+            f"every must be a list of EverySteps and EverySecs, got {values!r}. "
+            "Write every=[EverySteps(100)]."
+        )
+    return [every(value) for value in values]
 
 
 def every(value: Any) -> Every:

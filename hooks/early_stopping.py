@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from hooks import checks
 from hooks.base import Hook, HookContext, LoopView
@@ -57,7 +55,6 @@ class EarlyStoppingHook(Hook):
         self._min_delta = min_delta
         self._min_steps = 0 if min_steps == 0 else checks.positive_int("min_steps", min_steps)
         self._name = name
-        self._folder = Path()
         self._read: tuple[int, int] | None = None
         self._results: list[EvalResult] = []
 
@@ -82,10 +79,10 @@ class EarlyStoppingHook(Hook):
 
     def _read_news(self) -> None:
         try:
-            now = os.stat(self._folder / RESULTS_FILE)
+            now = (self._folder / RESULTS_FILE).stat()
         except FileNotFoundError:
             return
-        if (state := (now.st_size, now.st_mtime_ns)) == self._read:
+        if (state := (now.length, now.mtime)) == self._read:
             return
         self._results = read_eval_results(self._folder)
         self._read = state

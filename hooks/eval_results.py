@@ -8,8 +8,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,9 @@ class EvalResult:
     wall_time: float
 
 
-def eval_dir(model_dir: str | os.PathLike[str], name: str | None = None) -> Path:
+def eval_dir(model_dir: str | os.PathLike[str], name: str | None = None) -> epath.Path:
     """Returns the folder of the evaluations `name` of the model in `model_dir`."""
-    return Path(model_dir) / ("eval" if name is None else f"eval_{name}")
+    return epath.Path(model_dir) / ("eval" if name is None else f"eval_{name}")
 
 
 def append_eval_result(
@@ -53,11 +54,14 @@ def append_eval_result(
       values: by name; what is no single number is left out.
       clock: returns seconds since 1970.
     """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    path = epath.Path(folder) / RESULTS_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
     numbers = {name: value for name, value in values.items() if isinstance(value, int | float)}
     line = json.dumps({"global_step": global_step, "wall_time": clock(), "values": numbers})
-    with open(folder / RESULTS_FILE, "a+b", buffering=0) as file:
+    if "://" in str(path):  # object stores replace files, and do not add to them
+        path.write_text((path.read_text() if path.exists() else "") + line + "\n")
+        return
+    with open(path, "a+b", buffering=0) as file:
         file.write((("" if _ends_whole(file) else "\n") + line + "\n").encode())
         os.fsync(file.fileno())
 
@@ -77,7 +81,7 @@ def read_eval_results(folder: str | os.PathLike[str]) -> list[EvalResult]:
     Args:
       folder: see `eval_dir`.
     """
-    path = Path(folder) / RESULTS_FILE
+    path = epath.Path(folder) / RESULTS_FILE
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

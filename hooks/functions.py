@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from etils import epath
 
 from hooks import checks
 from hooks.base import Every, Hook, HookContext, LoopView
@@ -25,7 +26,7 @@ class LambdaHook(Hook):
         before_loop: Callable[[int], str | None] | None = None,
         after_loop: Callable[[LoopView], str | None] | None = None,
         before_save: Callable[[LoopView], str | None] | None = None,
-        after_save: Callable[[int, Path], Any] | None = None,
+        after_save: Callable[[int, epath.Path], Any] | None = None,
         end: Callable[[LoopView], Any] | None = None,
         on_error: Callable[[BaseException], Any] | None = None,
     ):

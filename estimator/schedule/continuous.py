@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
+
+from etils import epath
 
 from estimator import checkpoints, training_end
 from estimator.estimator import Estimator
@@ -68,7 +69,7 @@ def evaluate_continuously(
     idle_since, told = clock(), False
     while True:
         # Asked before the folder is listed: what training saved last is there by then.
-        ended_at = training_end.ended_at(Path(estimator.model_dir))
+        ended_at = training_end.ended_at(epath.Path(estimator.model_dir))
         waiting = news.look()
         if waiting and (ended_at is not None or rounds.wait_secs() == 0):
             if eval_spec.throttle_secs > 0:
@@ -102,10 +103,10 @@ class _News:
     """The checkpoints of a model_dir that have not been seen to yet."""
 
     def __init__(self, model_dir: str, seen: set[int]):
-        self._folder = checkpoints.directory(Path(model_dir))
+        self._folder = checkpoints.directory(epath.Path(model_dir))
         self._seen = seen
 
-    def look(self) -> list[Path]:
+    def look(self) -> list[epath.Path]:
         """Returns those that are there now, in the order of their steps."""
         found = self._folder.iterdir() if self._folder.is_dir() else ()
         steps = {int(path.name) for path in found if path.name.isdigit()}
@@ -113,20 +114,20 @@ class _News:
 
     def knows(self, checkpoint: str) -> bool:
         """Says whether a checkpoint has been seen to."""
-        return int(Path(checkpoint).name) in self._seen
+        return int(epath.Path(checkpoint).name) in self._seen
 
-    def seen(self, checkpoint: Path) -> None:
+    def seen(self, checkpoint: epath.Path) -> None:
         """Takes note that a checkpoint needs no more to be seen to."""
         self._seen.add(int(checkpoint.name))
 
-    def leave_out(self, left: list[Path]) -> None:
+    def leave_out(self, left: list[epath.Path]) -> None:
         """Takes note of checkpoints that came too soon behind others, and says so."""
         for path in left:
             logger.info("Checkpoint %s is not evaluated: there is a newer one.", path.name)
             self.seen(path)
 
 
-def _evaluate_unless_removed(rounds: EvaluationRounds, news: _News, checkpoint: Path) -> None:
+def _evaluate_unless_removed(rounds: EvaluationRounds, news: _News, checkpoint: epath.Path) -> None:
     """Evaluates a checkpoint; one that makes room for newer ones meanwhile is left out."""
     try:
         rounds.evaluate(str(checkpoint))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from estimator import checkpoints
@@ -68,7 +67,7 @@ class EvaluationRounds:
     def make_up(self, checkpoint: str) -> None:
         """Does for the checkpoint that a run was killed behind what it did not come to: evaluates
         it if that has not been done, and calls the exporters in any case."""
-        result = self.on_record().get(checkpoints.global_step(Path(checkpoint)))
+        result = self.on_record().get(checkpoints.global_step(checkpoint))
         if result is None:
             logger.info("Checkpoint %s has not been evaluated yet.", checkpoint)
             self.evaluate(checkpoint)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from pathlib import Path
+
+from etils import epath
 
 from estimator.estimator import Estimator
 from estimator.schedule.rounds import EvaluationRounds, ScheduleResult
@@ -88,7 +89,7 @@ class EvaluationHook(Hook):
     def end(self, view: LoopView) -> None:
         self._ending = True  # the saver's end comes after this one
 
-    def after_save(self, step: int, path: Path) -> None:
+    def after_save(self, step: int, path: epath.Path) -> None:
         if self._ending:
             return
         if self._stop_requested():

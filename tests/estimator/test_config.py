@@ -49,11 +49,6 @@ def test_what_may_be_turned_off_takes_none(name):
     assert getattr(est.RunConfig(**given), name) is None
 
 
-def test_saving_by_seconds_and_by_steps_at_once_is_an_error_that_names_both():
-    with pytest.raises(ValueError, match="save_checkpoints_steps=5 and save_checkpoints_secs=60"):
-        est.RunConfig(save_checkpoints_steps=5, save_checkpoints_secs=60)
-
-
 @pytest.mark.parametrize("watchers", [est.hooks.FileWatcher("f"), "f", [print]])
 def test_watchers_are_a_list_of_objects_that_poll(watchers):
     with pytest.raises(TypeError, match="preemption_watchers must"):
@@ -67,16 +62,46 @@ def test_a_grace_period_must_be_positive():
 
 @pytest.mark.parametrize("secs", [0, -1, "60", float("nan")])
 def test_seconds_must_be_positive(secs):
-    with pytest.raises((TypeError, ValueError), match="positive number of seconds"):
+    with pytest.raises(ValueError, match="save_checkpoints_secs must be a positive number of sec"):
         est.RunConfig(save_checkpoints_secs=secs)
 
 
-def test_checkpoints_are_due_by_steps_by_seconds_or_every_ten_minutes():
-    assert est.RunConfig(save_checkpoints_steps=7).save_checkpoints_every() == EverySteps(7)
-    by_secs = est.RunConfig(save_checkpoints_secs=5.5).save_checkpoints_every()
-    assert isinstance(by_secs, EverySecs) and by_secs.secs == 5.5
-    default = est.RunConfig().save_checkpoints_every()
-    assert isinstance(default, EverySecs) and default.secs == 600
+@pytest.mark.parametrize("hours", [0, -1, "2", float("nan")])
+def test_hours_must_be_positive(hours):
+    with pytest.raises(ValueError, match="keep_checkpoint_every_n_hours must be a positive number"):
+        est.RunConfig(keep_checkpoint_every_n_hours=hours)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps", "secs"),
+    [
+        ({"save_checkpoints_steps": 7}, 7, None),
+        ({"save_checkpoints_secs": 5.5}, None, 5.5),
+        ({"save_checkpoints_steps": 7, "save_checkpoints_secs": 5.5}, 7, 5.5),
+        ({"save_checkpoints_secs": float("inf")}, None, float("inf")),
+        ({}, None, 600),
+    ],
+)
+def test_checkpoints_are_due_by_steps_by_seconds_by_both_or_every_ten_minutes(
+    settings, steps, secs
+):
+    every = est.RunConfig(**settings).save_checkpoints_every()
+    assert [one.steps for one in every if isinstance(one, EverySteps)] == [steps] * bool(steps)
+    assert [one.secs for one in every if isinstance(one, EverySecs)] == [secs] * bool(secs)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [({"mode": "best"}, "mode='best' is not known"), ({"count": 0}, "count")]
+)
+def test_what_is_best_is_checked(given, words):
+    with pytest.raises(ValueError, match=words):
+        est.KeepBest(**given)
+
+
+def test_a_bare_metric_as_what_is_best_is_refused_with_the_right_way_to_write_it():
+    given: Any = "loss"
+    with pytest.raises(TypeError, match=r"Write keep_checkpoint_best=KeepBest\(metric="):
+        est.RunConfig(keep_checkpoint_best=given)
 
 
 @pytest.mark.parametrize("seed", [1.5, "7", None, True])

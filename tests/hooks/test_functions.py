@@ -55,14 +55,14 @@ class TestLambdaHook:
             before_save=lambda view: "not now" if view.step == 4 else None,
             after_save=lambda step, path: told.append((step, path.name)),
         )
-        saving = CheckpointSaverHook(saver, EverySteps(2), [hook])
+        saving = CheckpointSaverHook(saver, [EverySteps(2)], [hook])
         run_loops([hook, saving], last_step=6, loop_steps=2)
         assert saver.saved == [2, 6]
         assert told == [(2, "2"), (6, "6")]
 
     def test_without_an_after_save_no_write_is_waited_for(self, run_loops, saver):
         hook = LambdaHook(before_save=lambda view: None)
-        saving = CheckpointSaverHook(saver, EverySteps(2), [hook])
+        saving = CheckpointSaverHook(saver, [EverySteps(2)], [hook])
         run_loops([hook, saving], last_step=6, loop_steps=2)
         assert saver.waits == 1  # at the end
 

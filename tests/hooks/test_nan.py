@@ -56,7 +56,7 @@ def test_a_nan_in_the_last_loop_is_found_at_the_end(run_loops):
 
 def test_no_checkpoint_has_a_nan_loss_behind_it(run_loops, saver):
     nan = NanHook()
-    hooks = [nan, CheckpointSaverHook(saver, EverySteps(5), [nan])]
+    hooks = [nan, CheckpointSaverHook(saver, [EverySteps(5)], [nan])]
     with pytest.raises(NanLossError) as caught:
         run_loops(hooks, last_step=50, loop_steps=5, losses=nan_from(7))
     assert caught.value.step == 7
@@ -68,7 +68,7 @@ def test_without_failing_the_run_stops_cleanly_and_saves_nothing_more(
     run_loops, saver, caplog, loop_steps
 ):
     nan = NanHook(fail_on_nan=False)
-    hooks = [nan, CheckpointSaverHook(saver, EverySteps(5), [nan])]
+    hooks = [nan, CheckpointSaverHook(saver, [EverySteps(5)], [nan])]
     with caplog.at_level(logging.WARNING, "hooks.nan"):
         loops = run_loops(hooks, last_step=50, loop_steps=loop_steps, losses=nan_from(7))
     assert saver.saved == [5]
@@ -81,7 +81,7 @@ def test_without_failing_a_nan_in_the_last_loop_is_a_warning_and_a_veto(run_loop
     nan = NanHook(fail_on_nan=False)
     with caplog.at_level(logging.WARNING, "hooks.nan"):
         run_loops(
-            [nan, CheckpointSaverHook(saver, None, [nan])],
+            [nan, CheckpointSaverHook(saver, listeners=[nan])],
             last_step=5,
             loop_steps=5,
             losses=nan_from(5),
@@ -114,7 +114,7 @@ def test_what_was_judged_for_a_checkpoint_is_neither_kept_nor_read_again(make_vi
 
 def test_a_finite_run_passes(run_loops, saver):
     nan = NanHook()
-    hooks = [nan, CheckpointSaverHook(saver, EverySteps(5), [nan])]
+    hooks = [nan, CheckpointSaverHook(saver, [EverySteps(5)], [nan])]
     run_loops(hooks, last_step=10, loop_steps=3)
     assert saver.saved == [5, 10]
 
@@ -127,7 +127,7 @@ def test_predict_which_has_no_losses_passes(make_view):
 
 def test_a_second_run_starts_without_the_findings_of_the_first(run_loops, saver):
     nan = NanHook(fail_on_nan=False)
-    hooks = [nan, CheckpointSaverHook(saver, EverySteps(5), [nan])]
+    hooks = [nan, CheckpointSaverHook(saver, [EverySteps(5)], [nan])]
     run_loops(hooks, last_step=10, loop_steps=5, losses=nan_from(7))
     run_loops(hooks, start=5, last_step=10, loop_steps=5)
     assert saver.saved == [5, 10]
