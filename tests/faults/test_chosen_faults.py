@@ -123,7 +123,7 @@ def test_a_file_that_cannot_grow(with_a_checkpoint, undisturbed):
     ended = with_a_checkpoint.run(Fault(what="raise"), file_bytes=300)
 
     assert ended.code == 1
-    assert "CheckpointError: A checkpoint in" in ended.output
+    assert "CheckpointError: The checkpoint " in ended.output
     assert f"The newest whole one is {step}." in ended.output
     assert with_a_checkpoint.latest == step
     assert with_a_checkpoint.end() == undisturbed.result
@@ -144,7 +144,7 @@ def test_a_disk_that_is_full(server, undisturbed, tmp_path):
         ended = trajectory.run(Fault(what="raise"))
 
         assert ended.code == 1
-        assert "CheckpointError: A checkpoint in" in ended.output
+        assert "CheckpointError: The checkpoint " in ended.output
         assert trajectory.latest == step
         filler.unlink()
         assert trajectory.end() == undisturbed.result
