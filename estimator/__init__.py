@@ -8,6 +8,7 @@ from estimator import distributed as distributed
 from estimator import export as export
 from estimator.checkpoints import CheckpointError as CheckpointError
 from estimator.checkpoints import CheckpointMismatchError as CheckpointMismatchError
+from estimator.checkpoints import WarmStart as WarmStart
 from estimator.checkpoints import WriterConflictError as WriterConflictError
 from estimator.config import KeepBest as KeepBest
 from estimator.config import RunConfig as RunConfig

@@ -51,6 +51,8 @@ class Estimator:
       model: who holds the variables, if not the linen layers that model_fn makes inline: a
         `flax.linen` module, a function of `rngs` that builds an `nnx.Module`, or an
         `est.Functional`.
+      warm_start_from: path of a checkpoint, or a `WarmStart`: training that begins takes variables
+        from there, once. With a checkpoint in model_dir training goes on from that one.
 
     Raises:
       TypeError: an argument of the wrong type, or a model_fn that needs unknown arguments.
@@ -69,11 +71,13 @@ class Estimator:
         eval_batch_size: int | None = None,
         predict_batch_size: int | None = None,
         model: Any = None,
+        warm_start_from: str | os.PathLike[str] | checkpoints.WarmStart | None = None,
     ):
         config = RunConfig() if config is None else config
         if not isinstance(config, RunConfig):
             raise TypeError(f"config must be a RunConfig, got {type(config).__name__}.")
         params = _checked_params(params)
+        self._warm_start = checkpoints.WarmStart.of(warm_start_from)
         if config.compilation_cache_dir is not None:
             use_compilation_cache(config.compilation_cache_dir)
         placement = Placement.make(config.devices)
@@ -235,8 +239,9 @@ class Estimator:
         max_steps = None if max_steps is None else positive_int("max_steps", max_steps)
         hooks = list_of_hooks("hooks", hooks)
         listeners = list_of_save_listeners("saving_listeners", saving_listeners)
-        with self._job.sole_writer():
-            self._train(input_fn, batch_size, hooks, listeners, steps, max_steps)
+        with self._job.sole_writer() as lock_hooks:
+            all_hooks = [*lock_hooks, *hooks]
+            self._train(input_fn, batch_size, all_hooks, listeners, steps, max_steps)
         return self
 
     def _train(
@@ -263,6 +268,13 @@ class Estimator:
             if self._job.hosts.is_chief:
                 training_end.mark(self._job.model_dir, first_step)
             return
+        warm_start = self._warm_start
+        if warm_start is not None and checkpoint is not None:
+            logger.info(
+                "Nothing is taken from %s: training goes on from %s.",
+                warm_start.checkpoint,
+                checkpoint,
+            )
         training.train(
             self._job,
             input_fn,
@@ -270,6 +282,7 @@ class Estimator:
             hooks=hooks,
             saving_listeners=listeners,
             checkpoint=checkpoint,
+            warm_start=warm_start,
             first_step=first_step,
             last_step=last_step,
         )

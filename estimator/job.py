@@ -25,7 +25,7 @@ from estimator.programs import BatchSpec, Programs
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
 from estimator.watchdog import Watchdog
-from hooks import HookContext, StopNotice, StopNotices
+from hooks import Hook, HookContext, StopNotice, StopNotices
 from input_pipeline import Source
 
 logger = logging.getLogger(__name__)
@@ -97,13 +97,15 @@ class Job:
         return given[0] if given else None
 
     @contextlib.contextmanager
-    def sole_writer(self) -> Iterator[None]:
-        """Keeps other jobs from writing into model_dir; see `checkpoints.sole_writer`."""
+    def sole_writer(self) -> Iterator[list[Hook]]:
+        """Keeps other jobs from writing into model_dir; yields the hooks of the run that this
+        takes. See `checkpoints.sole_writer`."""
         with contextlib.ExitStack() as stack:
+            hooks: list[Hook] = []
             with self.hosts.together():
                 if self.hosts.is_chief:
-                    stack.enter_context(checkpoints.sole_writer(self.model_dir))
-            yield
+                    hooks.append(stack.enter_context(checkpoints.sole_writer(self.model_dir)))
+            yield hooks
 
     def open_source(self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int) -> Source:
         """Calls input_fn for `mode`; see `inputs.open_source`."""

@@ -78,12 +78,18 @@ class Initializer:
         shardings = shardings_of(placement, shapes, annotated)
         # Compiled when it first runs.
         self._init = session.program(jax.jit(jitted, out_shardings=shardings))
+        self._optimizer = specs[0].optimizer
         self.outline = outlines[0]
         self.abstract = placed(shapes, shardings)
 
     def __call__(self, seed: int) -> Any:
         """Returns freshly initialised variables; the same for the same seed on any devices."""
         return self._init(jax.random.key(seed))
+
+    def optimizer_state(self, params: Any) -> Any:
+        """Returns the state in which the optimizer begins with `params` that were not made here."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.abstract.opt_state)
+        return jax.jit(self._optimizer.init, out_shardings=shardings)(params)
 
 
 def _first_state(variables: Any, spec: EstimatorSpec) -> TrainState:

@@ -25,6 +25,7 @@ from estimator.loop_start import LoopStart
 from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
+from estimator.programs import Initializer
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, all_finite
@@ -47,10 +48,12 @@ def train(
     hooks: Sequence[Hook],
     saving_listeners: Sequence[SaveListener],
     checkpoint: epath.Path | None,
+    warm_start: checkpoints.WarmStart | None,
     first_step: int,
     last_step: int | None,
 ) -> None:
-    """Trains from `checkpoint` (None: from the start) to `last_step` or the end of the input.
+    """Trains from `checkpoint` (None: from the start, with what `warm_start` takes) to `last_step`
+    or the end of the input.
 
     See `Estimator.train` for what is raised.
     """
@@ -70,7 +73,7 @@ def train(
         initializer = job.programs.initializer(mode, spec)
         outline = initializer.outline
         if checkpoint is None:
-            state = initializer(job.config.seed)
+            state = _first_state(initializer, job.config.seed, warm_start)
         else:
             state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
             logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
@@ -104,6 +107,21 @@ def train(
         raise stop_error(loop.stopped_by, loop.step, checkpoints.latest(job.model_dir))
     if job.hosts.is_chief:
         training_end.mark(job.model_dir, loop.step)
+
+
+def _first_state(
+    initializer: Initializer, seed: int, warm_start: checkpoints.WarmStart | None
+) -> TrainState:
+    if warm_start is None:
+        return initializer(seed)
+    # Read first: what does not fit is an error before anything is compiled.
+    taken = checkpoints.read_warm_start(warm_start, initializer.abstract.variables)
+    state = initializer(seed)
+    variables = checkpoints.with_leaves(state.variables, taken)
+    params = variables.pop("params")
+    # An optimizer may keep the parameters that it begins with, such as to average them.
+    opt_state = initializer.optimizer_state(params)
+    return TrainState(step=state.step, params=params, model_state=variables, opt_state=opt_state)
 
 
 def _source_at(

@@ -21,4 +21,7 @@ from estimator.checkpoints.lock import sole_writer as sole_writer
 from estimator.checkpoints.restoring import restore_train_state as restore_train_state
 from estimator.checkpoints.restoring import restore_variables as restore_variables
 from estimator.checkpoints.retention import preservation_policy as preservation_policy
+from estimator.checkpoints.trees import with_leaves as with_leaves
+from estimator.checkpoints.warm_start import WarmStart as WarmStart
+from estimator.checkpoints.warm_start import read_warm_start as read_warm_start
 from estimator.checkpoints.writing import CheckpointWriter as CheckpointWriter

@@ -72,25 +72,28 @@ def shapes(part: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 def metadata(part: epath.Path) -> Any:
     """Returns the tree of one part of a checkpoint, with orbax's metadata for its arrays."""
-    import orbax.checkpoint as ocp
-
-    hush_orbax()
     with damage_named(part.parent):
-        # Left to find out about pinned memory by itself, the handler would start the devices.
-        reader = ocp.BasePyTreeCheckpointHandler(enable_pinned_host_transfer=False)
-        return ocp.PyTreeCheckpointHandler(handler_impl=reader).metadata(part).tree
+        return _handler().metadata(part).tree
 
 
 def restore(part: epath.Path, item: Any, restore_args: Any) -> Any:
     """Returns the arrays of `item` from one part of a checkpoint."""
     import orbax.checkpoint as ocp
 
-    hush_orbax()
     with damage_named(part.parent):
-        return ocp.PyTreeCheckpointHandler().restore(
+        return _handler().restore(
             part,
             args=ocp.args.PyTreeRestore(item=item, restore_args=restore_args, partial_restore=True),
         )
+
+
+def _handler() -> Any:
+    import orbax.checkpoint as ocp
+
+    hush_orbax()
+    # Left to find out about pinned memory by itself, the handler would start the devices.
+    reader = ocp.BasePyTreeCheckpointHandler(enable_pinned_host_transfer=False)
+    return ocp.PyTreeCheckpointHandler(handler_impl=reader)
 
 
 def _read(part: epath.Path, tree: Any) -> Any:

@@ -18,6 +18,10 @@ LAYOUT = 1
 """Version of the layout `<model_dir>/checkpoints/<step>/{variables,training,run}`."""
 
 
+_PARTS = ("variables", "training", "run")
+_SCHEMES = ("gs", "s3")
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written or read; the cause is attached."""
 
@@ -27,8 +31,19 @@ class CheckpointMismatchError(ValueError):
 
 
 def as_path(path: str | os.PathLike[str]) -> epath.Path:
-    """Returns `path` as an absolute path: a local one, or an address such as `gs://bucket/run`."""
-    path = epath.Path(path).expanduser()
+    """Returns `path` as an absolute path: a local one, or an address such as `gs://bucket/run`.
+
+    Raises:
+      ValueError: it is an address of a kind that orbax cannot write arrays to.
+    """
+    text = os.fspath(path)
+    scheme, found, _ = text.partition("://")
+    if found and scheme not in _SCHEMES:
+        raise ValueError(
+            f"{text!r} is no folder that checkpoints can be in: they go to local ones, and to "
+            f"{' and '.join(f'{known}://' for known in _SCHEMES)}. Mount {scheme}:// as a folder."
+        )
+    path = epath.Path(text).expanduser()
     return path.absolute() if is_local(path) else path
 
 
@@ -88,15 +103,22 @@ def existing(path: str | os.PathLike[str]) -> epath.Path:
 
     Raises:
       FileNotFoundError: there is no whole checkpoint.
+      CheckpointError: it is damaged, or has another layout than this version reads.
     """
     path = as_path(path)
-    found = path if (path / "variables").is_dir() else latest(path)
+    is_one = path.name.isdigit() and path.is_dir()
+    found = path if is_one or _has_parts(path) else latest(path)
     if found is None:
         raise FileNotFoundError(
             f"There is no checkpoint at {path}. Pass the folder of one, such as what "
             "Estimator.latest_checkpoint() returns, or a model_dir that holds one."
         )
+    _run(found)
     return found
+
+
+def _has_parts(path: epath.Path) -> bool:
+    return any((path / part).is_dir() for part in _PARTS)
 
 
 def global_step(path: str | os.PathLike[str]) -> int:
@@ -118,6 +140,12 @@ def _run(path: epath.Path) -> Mapping[str, Any]:
     from orbax.checkpoint import JsonCheckpointHandler
 
     hush_orbax()
+    if not _has_parts(path):
+        there = ", ".join(sorted(part.name for part in path.iterdir())) or "nothing"
+        raise CheckpointError(
+            f"{path} is no checkpoint of jax-estimator: it holds {there} where this version reads "
+            f"{', '.join(_PARTS)}. Use a new model_dir; what wrote it can read it."
+        )
     with damage_named(path):
         run = JsonCheckpointHandler().restore(path / "run")
         layout = run["layout"]

@@ -7,66 +7,71 @@ import dataclasses
 import json
 import logging
 import os
-import socket
+import threading
+import time
 import uuid
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 from etils import epath
 
+from estimator.checkpoints.holder import Holder
 from estimator.checkpoints.layout import as_path, is_local
+from hooks import Hook, LoopView
 
 logger = logging.getLogger(__name__)
+
+_RENEW_SECS = 5.0
+_LEASE_SECS = 25.0  # less than what the other processes of a job wait for this one
+_POLL_SECS = 1.0
 
 
 class WriterConflictError(RuntimeError):
     """Another process trains into the same model_dir."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds the lock of a model_dir.
+class LockHook(Hook):
+    """Refuses to save where another process has taken over the lock.
 
-    Attributes:
-      host: its name.
-      pid: of the process there.
-      started: when that process started, in ticks since the host did: a number of processes
-        come to have the same pid, above all in containers. Empty where it cannot be known.
-      nonce: tells two holders apart whatever else they share.
+    Args:
+      lock: the file.
+      holder: this process.
     """
 
-    host: str
-    pid: int
-    started: str
-    nonce: str
+    def __init__(self, lock: epath.Path, holder: Holder):
+        self.holder = holder
+        self._lock = lock
 
-    @staticmethod
-    def this_process() -> Holder:
-        pid = os.getpid()
-        return Holder(
-            host=socket.gethostname(), pid=pid, started=_started(pid), nonce=uuid.uuid4().hex
+    def before_save(self, view: LoopView) -> None:
+        holder = _read(self._lock)
+        if holder == self.holder:
+            return
+        who = "nobody" if holder is None else f"process {holder.pid} on {holder.host}"
+        raise WriterConflictError(
+            f"The lock {self._lock} of this process is gone: {who} has it now, as if this process "
+            f"were dead. So step {view.step} was not saved, and the checkpoints of the other stay "
+            "whole. See which of the two is to go on."
         )
-
-    def is_dead(self) -> bool:
-        """Says whether the process is known to be gone; of other hosts nothing is known."""
-        if self.host != socket.gethostname():
-            return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass  # it lives, and is another user's
-        return self.started != _started(self.pid)
 
 
 @contextlib.contextmanager
-def sole_writer(model_dir: str | os.PathLike[str]) -> Iterator[None]:
+def sole_writer(
+    model_dir: str | os.PathLike[str], sleep: Callable[[float], None] = time.sleep
+) -> Iterator[LockHook]:
     """Makes the caller the only one that writes into `model_dir` while it is entered.
 
-    The lock is the file `<model_dir>/writer.lock`. That of a process of this host that has died
-    is taken over. (Object stores have no exclusive creation: two writers that start there at the
-    same moment may both get in.)
+    The lock is the file `<model_dir>/writer.lock`, whose time its holder renews every five
+    seconds. That of a process of this machine that has died is taken over at once. What lives on
+    others cannot be asked: a lock of theirs is taken over if for 25 seconds nobody renews it, so
+    that a job that was killed on one machine goes on by itself on another. (Object stores have no
+    exclusive creation: two writers that start there at the same moment may both get in; the first
+    save of one of them ends it.)
+
+    Args:
+      model_dir: of the run.
+      sleep: waits for seconds; tests pass their own.
+
+    Yields:
+      A hook for the run that holds the lock.
 
     Raises:
       ValueError: `model_dir` cannot be made or written.
@@ -77,30 +82,54 @@ def sole_writer(model_dir: str | os.PathLike[str]) -> Iterator[None]:
     try:
         model_dir.mkdir(parents=True, exist_ok=True)
         while not _create(lock, mine):
-            _make_way(lock)
+            _make_way(lock, sleep)
+        _clear_drafts(lock)
     except OSError as error:
         raise ValueError(
             f"model_dir={str(model_dir)!r} cannot be written: {type(error).__name__}: {error}. "
             "Pass a folder that this process may make and write."
         ) from error
+    done = threading.Event()
+    renewing = threading.Thread(
+        target=keep_renewed, args=(lock, mine, done), name="renew writer.lock", daemon=True
+    )
+    renewing.start()
     try:
-        yield
+        yield LockHook(lock, mine)
     finally:
+        done.set()
+        renewing.join()
         if _read(lock) == mine:  # not where somebody has removed it, and others have come
             lock.unlink(missing_ok=True)
 
 
-def _make_way(lock: epath.Path) -> None:
+def keep_renewed(lock: epath.Path, mine: Holder, done: threading.Event) -> None:
+    """Renews the time of the lock every few seconds until `done` is set or the lock is lost."""
+    while not done.wait(_RENEW_SECS):
+        try:
+            if _read(lock) != mine:
+                return  # the next save says so
+            if is_local(lock):
+                os.utime(lock)
+            else:
+                lock.write_text(_text(mine))
+        except (OSError, WriterConflictError) as error:
+            logger.warning("%s could not be renewed: %s", lock, error)
+
+
+def _make_way(lock: epath.Path, sleep: Callable[[float], None]) -> None:
     """Removes the lock if its holder is dead; returns too if it has just been given back."""
     holder = _read(lock)
     if holder is None:
         return
-    if not holder.is_dead():
+    if not (holder.is_dead() if holder.is_near else _is_left(lock, holder, sleep)):
         raise WriterConflictError(
             f"Process {holder.pid} on {holder.host} trains into {lock.parent} already, and two "
             "would destroy each other's checkpoints. Wait for it, or use another model_dir. If "
             f"that process is gone, delete {lock}."
         )
+    if _read(lock) != holder:
+        return  # it has been given back
     aside = lock.parent / f"{lock.name}.{uuid.uuid4().hex}"
     try:
         lock.rename(aside)
@@ -110,16 +139,40 @@ def _make_way(lock: epath.Path) -> None:
         aside.rename(lock)  # quicker still: this one is not the dead one's
         return
     aside.unlink()
-    logger.warning("Process %d, which trained into %s, is dead.", holder.pid, lock.parent)
+    logger.warning(
+        "Process %d on %s, which trained into %s, is dead.", holder.pid, holder.host, lock.parent
+    )
+
+
+def _is_left(lock: epath.Path, holder: Holder, sleep: Callable[[float], None]) -> bool:
+    """Says whether the holder no longer renews the lock, or has given it back."""
+    logger.info(
+        "Process %d on %s has %s: waiting for up to %g s to see whether it lives.",
+        holder.pid,
+        holder.host,
+        lock,
+        _LEASE_SECS,
+    )
+    try:
+        first = lock.stat().mtime
+        for _ in range(int(_LEASE_SECS / _POLL_SECS)):
+            sleep(_POLL_SECS)
+            # It is read, and not only asked for its time, as network file systems keep that.
+            if _read(lock) != holder:
+                return True
+            if lock.stat().mtime != first:
+                return False
+    except FileNotFoundError:
+        pass
+    return True
 
 
 def _create(lock: epath.Path, holder: Holder) -> bool:
     """Makes the lock, with its content, if there is none; says whether it did."""
-    text = json.dumps(dataclasses.asdict(holder))
     if is_local(lock):
         # A link appears with its content or, if there is a lock, not at all.
         draft = lock.parent / f"{lock.name}.{holder.nonce}"
-        draft.write_text(text)
+        draft.write_text(_text(holder))
         try:
             os.link(draft, lock)
             return True
@@ -128,11 +181,26 @@ def _create(lock: epath.Path, holder: Holder) -> bool:
         except OSError:
             pass  # a file system without links: as on object stores
         finally:
-            draft.unlink()
+            draft.unlink(missing_ok=True)
     if lock.exists():
         return False
-    lock.write_text(text)
+    lock.write_text(_text(holder))
     return True
+
+
+def _clear_drafts(lock: epath.Path) -> None:
+    """Removes what processes of this machine left that were killed on their way to the lock."""
+    for draft in lock.parent.glob(f"{lock.name}.*"):
+        try:
+            holder = _read(draft)
+        except WriterConflictError:
+            continue  # being written
+        if holder is not None and holder.is_near and holder.is_dead():
+            draft.unlink(missing_ok=True)
+
+
+def _text(holder: Holder) -> str:
+    return json.dumps(dataclasses.asdict(holder))
 
 
 def _read(lock: epath.Path) -> Holder | None:
@@ -146,12 +214,3 @@ def _read(lock: epath.Path) -> Holder | None:
         raise WriterConflictError(
             f"{lock} does not say which process trains there. Delete it if none does."
         ) from error
-
-
-def _started(pid: int) -> str:
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return ""  # gone, or a system that has no such files
-    fields = status.rpartition(")")[2].split()
-    return "" if fields[0] == "Z" else fields[19]  # a zombie is dead, though it has a pid

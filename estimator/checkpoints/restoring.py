@@ -57,7 +57,10 @@ def _compare(
     allow_more: bool = False,
 ) -> None:
     in_model = named(without_keys(wanted))
-    advice = "The model_dir holds another model: use a new model_dir, or change the model back."
+    advice = (
+        "The model_dir holds another model: use a new model_dir, which can take what fits by "
+        "Estimator(warm_start_from=WarmStart(...)), or change the model back."
+    )
     shared = [(name, on_disk[name], leaf) for name, leaf in in_model.items() if name in on_disk]
     differing = [
         f"{name}: {list(found.shape)} in the checkpoint, {list(leaf.shape)} in the model"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ def without_keys(tree: Any) -> Any:
     """Returns the tree with the bits of random keys in their place: what is stored of them."""
 
     def plain(leaf: Any) -> Any:
-        if not _is_key(leaf):
+        if not is_key(leaf):
             return leaf
         if not isinstance(leaf, jax.ShapeDtypeStruct):
             return jax.random.key_data(leaf)
@@ -35,7 +36,7 @@ def with_keys(abstract: Any, stored: Any) -> Any:
     """Returns `stored` with random keys in the places that have them in `abstract`."""
 
     def with_key(leaf: Any, data: Any) -> Any:
-        if not _is_key(leaf):
+        if not is_key(leaf):
             return data
         impl = jax.random.key_impl(jax.numpy.empty((), leaf.dtype))
         return jax.random.wrap_key_data(data, impl=impl)
@@ -43,5 +44,13 @@ def with_keys(abstract: Any, stored: Any) -> Any:
     return jax.tree.map(with_key, abstract, stored)
 
 
-def _is_key(leaf: Any) -> bool:
+def is_key(leaf: Any) -> bool:
+    """Says whether a leaf holds random keys."""
     return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def with_leaves(tree: Any, leaves: Mapping[str, Any]) -> Any:
+    """Returns `tree` with `leaves` in the places that have their names."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaves.get(leaf_name(path), leaf), tree
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import socket
 import subprocess
@@ -11,10 +12,12 @@ import sys
 import threading
 
 import pytest
+from etils import epath
 
 import estimator as est
 from estimator.checkpoints import sole_writer
-from estimator.checkpoints.lock import Holder
+from estimator.checkpoints.holder import Holder
+from estimator.checkpoints.lock import keep_renewed
 from tests import fakes
 
 
@@ -68,10 +71,83 @@ def test_a_process_that_has_the_pid_of_a_dead_one_does_not_keep_its_lock(tmp_pat
         pass
 
 
-def test_nothing_is_known_of_the_processes_of_other_hosts(tmp_path):
-    leave_lock(tmp_path, host="elsewhere", pid=dead_process())
-    with pytest.raises(est.WriterConflictError, match=r"on elsewhere .* delete .*writer\.lock"):
-        sole_writer(tmp_path).__enter__()
+class Waits:
+    """Stands for `time.sleep`: after so many seconds in all, something happens.
+
+    Attributes:
+      secs: waited for so far.
+    """
+
+    def __init__(self, after=math.inf, happens=lambda: None):
+        self.secs = 0.0
+        self._after, self._happens = after, happens
+
+    def __call__(self, secs):
+        before, self.secs = self.secs, self.secs + secs
+        if before < self._after <= self.secs:
+            self._happens()
+
+
+@pytest.mark.parametrize("host", ["elsewhere", socket.gethostname()])
+def test_a_lock_of_another_machine_that_is_renewed_is_respected(tmp_path, host):
+    # A container may have the name of another, and processes of the same numbers.
+    leave_lock(tmp_path, host=host, place="elsewhere", pid=dead_process())
+    lives = Waits(10, lambda: os.utime(tmp_path / "writer.lock", (0, 0)))
+    with pytest.raises(est.WriterConflictError, match=rf"on {host} .* delete .*writer\.lock"):
+        sole_writer(tmp_path, lives).__enter__()
+    assert lives.secs == 10
+
+
+def test_a_lock_of_another_machine_that_nobody_renews_is_taken_over(tmp_path, caplog):
+    leave_lock(tmp_path, host="elsewhere", place="elsewhere")
+    nothing = Waits()
+    with caplog.at_level("INFO", "estimator"), sole_writer(tmp_path, nothing):
+        assert json.loads((tmp_path / "writer.lock").read_text())["host"] == socket.gethostname()
+        assert names_in(tmp_path) == ["writer.lock"]
+    assert nothing.secs == 25
+    assert "on elsewhere has" in caplog.text and "waiting for up to 25 s" in caplog.text
+    assert "is dead" in caplog.text
+
+
+def test_a_lock_of_another_machine_that_is_given_back_meanwhile_is_free(tmp_path):
+    leave_lock(tmp_path, host="elsewhere", place="elsewhere")
+    ends = Waits(3, (tmp_path / "writer.lock").unlink)
+    with sole_writer(tmp_path, ends):
+        assert ends.secs == 3
+
+
+class Rounds:
+    """Stands for an event that is set after so many looks at it."""
+
+    def __init__(self, count):
+        self.left = count
+
+    def wait(self, secs):
+        self.left -= 1
+        return self.left < 0
+
+
+def test_the_time_of_a_lock_is_renewed_while_it_is_held(tmp_path):
+    lock = tmp_path / "writer.lock"
+    with sole_writer(tmp_path) as hook:
+        os.utime(lock, (0, 0))
+        keep_renewed(epath.Path(lock), hook.holder, Rounds(1))
+        assert lock.stat().st_mtime > 0
+
+
+def test_the_lock_of_another_is_not_renewed(tmp_path):
+    lock = tmp_path / "writer.lock"
+    leave_lock(tmp_path)
+    os.utime(lock, (0, 0))
+    keep_renewed(epath.Path(lock), Holder.this_process(), Rounds(3))
+    assert lock.stat().st_mtime == 0
+
+
+def test_what_a_process_left_that_was_killed_on_its_way_to_the_lock_is_removed(tmp_path):
+    leave_lock(tmp_path, pid=dead_process())
+    (tmp_path / "writer.lock").rename(tmp_path / "writer.lock.1234")
+    with sole_writer(tmp_path):
+        assert names_in(tmp_path) == ["writer.lock"]
 
 
 def test_a_lock_that_says_nothing_is_not_taken_over(tmp_path):
@@ -130,6 +206,23 @@ def test_training_holds_the_lock_and_evaluating_and_predicting_need_none(tmp_pat
         assert estimator.evaluate(lambda: fakes.numbered(2))["global_step"] == 1
     estimator.train(lambda: fakes.numbered(2))
     assert fakes.latest_step(estimator) == 2
+
+
+def test_a_run_whose_lock_was_taken_over_saves_nothing_more(tmp_path):
+    def lose(view):
+        if view.step == 4:
+            leave_lock(tmp_path, host="elsewhere", place="elsewhere", pid=7)
+
+    estimator = est.Estimator(
+        fakes.mlp,
+        tmp_path,
+        fakes.config(save_checkpoints_steps=2, iterations_per_loop=1),
+        train_batch_size=2,
+    )
+    with pytest.raises(est.WriterConflictError, match=r"process 7 on elsewhere .*step 4"):
+        estimator.train(lambda: fakes.numbered(20), hooks=[est.hooks.LambdaHook(after_loop=lose)])
+    assert fakes.saved_steps(estimator) == [2]
+    assert json.loads((tmp_path / "writer.lock").read_text())["host"] == "elsewhere"
 
 
 def test_a_model_dir_that_is_a_file_is_an_error_before_anything_is_compiled(
