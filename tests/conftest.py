@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import hypothesis
 import jax
 
+# Addresses of buckets go through fsspec, whether TensorFlow is installed or not.
+os.environ["EPATH_USE_TF"] = "0"
 jax.config.update("jax_num_cpu_devices", 8)
 
 # A busy machine is no mistake of what is tested.

@@ -9,6 +9,7 @@ import sys
 import threading
 
 import flax.linen as nn
+import jax
 import numpy as np
 import optax
 import pytest
@@ -67,6 +68,27 @@ def test_sigterm_saves_behind_the_loop_and_a_rerun_gives_the_same_bits(tmp_path)
     assert (caught.value.step, caught.value.code) == (20, 143)
     assert caught.value.path.name == "20"
     assert values(resumed) == values(new(tmp_path / "whole").train(input_fn, max_steps=50))
+
+
+@pytest.mark.parametrize("loop_shape", ["device_loop", "per_step"])
+def test_sigterm_in_the_middle_of_a_loop_saves_at_its_end(tmp_path, loop_shape):
+    def send_at_13(first):
+        if first == 12:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def sending(features, labels, mode):
+        if mode == est.ModeKeys.TRAIN:
+            jax.debug.callback(send_at_13, features[0, 0])
+        return model_fn(features, labels, mode)
+
+    batch_numbers = np.repeat(np.arange(60, dtype=np.float32), 8)
+    data = np.stack([batch_numbers] * 3, 1), batch_numbers
+    config = est.RunConfig(iterations_per_loop=10, loop_shape=loop_shape)
+    model = est.Estimator(sending, tmp_path, config, train_batch_size=8)
+    with pytest.raises(est.PreemptedError) as caught:
+        model.train(lambda: data, max_steps=50)
+
+    assert (caught.value.step, caught.value.path.name) == (20, "20")
 
 
 def test_sigterm_while_it_compiles_saves_the_step_that_it_stands_at(tmp_path):
