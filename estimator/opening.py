@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+
+from etils import epath
 
 from estimator import checkpoints
 from estimator.errors import Rendezvous
@@ -17,7 +18,7 @@ from input_pipeline import ClosableQueue, Source
 def open_input(
     job: Job,
     open_source: Callable[[], Source],
-    checkpoint: Path | None = None,
+    checkpoint: epath.Path | None = None,
     notices: StopNotices | None = None,
 ) -> Source:
     """Returns what `open_source` returns, its first batch read.
