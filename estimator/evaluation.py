@@ -84,8 +84,10 @@ def evaluate(
                 )
                 view = loop.run(infeed, sequence, context, notices)
             sequence.end(view)
-    if loop.stopped_by is not None:
-        raise stop_error(loop.stopped_by, int(frozen.step), checkpoint)
+    # What came behind the last loop, while metrics were still computed, must not be lost either.
+    stopped_by = loop.stopped_by or job.agreed_notice(notices)
+    if stopped_by is not None:
+        raise stop_error(stopped_by, int(frozen.step), checkpoint)
     if loop.batches == 0:
         logger.warning("A hook stopped the evaluation before its first batch: nothing is measured.")
     elif steps is not None and loop.batches < steps:

@@ -103,10 +103,12 @@ def train(
             watchdog = job.watchdog(rendezvous)
             view = loop.run(infeed, outfeed, sequence, context, notices, watchdog)
         sequence.end(view)
-    if loop.stopped_by is not None:
-        raise stop_error(loop.stopped_by, loop.step, checkpoints.latest(job.model_dir))
-    if job.hosts.is_chief:
+    if loop.stopped_by is None and job.hosts.is_chief:
         training_end.mark(job.model_dir, loop.step)
+    # What came behind the last loop, such as in its save, must not be lost either.
+    stopped_by = loop.stopped_by or job.agreed_notice(notices)
+    if stopped_by is not None:
+        raise stop_error(stopped_by, loop.step, checkpoints.latest(job.model_dir))
 
 
 def _first_state(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -133,6 +134,38 @@ def test_sigterm_in_an_evaluation_names_the_checkpoint_and_writes_no_results(tmp
         model.evaluate(input_fn, steps=50, hooks=[Send(20, signal.SIGTERM)])
 
     assert caught.value.step == 30
+    assert str(caught.value.path) == model.latest_checkpoint()
+    assert not os.path.exists(model.eval_dir())
+
+
+def test_sigterm_behind_the_last_loop_is_heard_once_its_step_is_saved(tmp_path):
+    send = est.hooks.LambdaHook(end=lambda view: os.kill(os.getpid(), signal.SIGTERM))
+    model = new(tmp_path)
+    with pytest.raises(est.PreemptedError) as caught:
+        model.train(input_fn, hooks=[send], max_steps=20)
+
+    assert (caught.value.step, caught.value.path.name) == (20, "20")
+    assert model.train(input_fn, max_steps=20).latest_checkpoint().endswith("/20")
+
+
+def test_sigterm_while_the_last_metrics_are_computed_is_heard(tmp_path):
+    calls = []
+
+    def metric_fn(loss):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return {"worst": loss.max()}
+
+    def measured(features, labels, mode):
+        spec = model_fn(features, labels, mode)
+        return dataclasses.replace(spec, eval_metrics=(metric_fn, {"loss": spec.loss}))
+
+    model = new(tmp_path).train(input_fn, steps=10)
+    with pytest.raises(est.PreemptedError) as caught:
+        new(tmp_path, measured).evaluate(lambda: (X[:24], Y[:24]))
+
+    assert len(calls) == 3
     assert str(caught.value.path) == model.latest_checkpoint()
     assert not os.path.exists(model.eval_dir())
 
