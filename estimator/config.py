@@ -75,7 +75,8 @@ class RunConfig:
       save_summary_steps: TensorBoard scalars at every multiple; None for none.
       save_histograms_steps: TensorBoard histograms of parameters and gradients, and their norms,
         at every multiple; None for none. They are taken on the device.
-      log_step_count_steps: a log line with loss and speed at every multiple; None for none.
+      log_step_count_steps: a log line with loss and speed at every multiple; None for none, and
+        for no TensorBoard scalars of speed and of how long checkpoints held up the loop.
       host_call_every_n_steps: host_call runs at multiples of so many global steps; what the
         other steps would send never leaves the device.
       infeed_buffer_bytes: upper bound of the batches of one transfer to the devices (at

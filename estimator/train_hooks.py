@@ -66,7 +66,8 @@ def with_default_hooks(
             every_n_hours=config.keep_checkpoint_every_n_hours,
             best=config.keep_checkpoint_best,
         )
-        saver = closing.enter_context(CheckpointWriter(job.model_dir, read_state, keep, writer))
+        timing = None if config.log_step_count_steps is None else writer
+        saver = closing.enter_context(CheckpointWriter(job.model_dir, read_state, keep, timing))
         periods = config.save_checkpoints_every()
         requests: list[SaveRequest] = []
         if config.save_checkpoints_on_request:
