@@ -120,6 +120,11 @@ class Estimator:
         return str(self._job.model_dir)
 
     @property
+    def hosts(self) -> Hosts:
+        """The processes that run it together."""
+        return self._job.hosts
+
+    @property
     def config(self) -> RunConfig:
         """How this Estimator runs."""
         return self._job.config

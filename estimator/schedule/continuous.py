@@ -61,6 +61,12 @@ def evaluate_continuously(
         positive_secs("idle_timeout_secs", idle_timeout_secs)
     positive_secs("poll_secs", poll_secs)
     estimator.batch_size(ModeKeys.EVAL)
+    if estimator.hosts.count > 1:
+        raise ValueError(
+            f"evaluate_continuously runs in one process outside of the job that trains, and this "
+            f"is one of {estimator.hosts.count} processes of a job. Start it by itself, or use "
+            "train_and_evaluate, which evaluates on all of them."
+        )
     rounds = EvaluationRounds(estimator, eval_spec, clock)
     news = _News(estimator.model_dir, seen=set(rounds.on_record()))
     newest = estimator.latest_checkpoint()

@@ -39,6 +39,7 @@ class EvaluationRounds:
 
     Attributes:
       last_checkpoint: the path of the checkpoint that was evaluated last, or None.
+      hosts: the processes that evaluate.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class EvaluationRounds:
         clock: Callable[[], float] = time.monotonic,
     ):
         self.last_checkpoint: str | None = None
+        self.hosts = estimator.hosts
         self._estimator = estimator
         self._spec = spec
         self._clock = clock
@@ -56,8 +58,9 @@ class EvaluationRounds:
         self._exports: dict[str, str] = {}
 
     def wait_secs(self) -> float:
-        """Returns for how long no evaluation may begin yet."""
-        return max(0.0, self._may_begin - self._clock())
+        """Returns for how long no evaluation may begin yet, by the clock of process 0."""
+        left = max(0.0, self._may_begin - self._clock())
+        return self.hosts.gather("time of the next evaluation", left)[0]
 
     def on_record(self) -> dict[int, EvalResult]:
         """Returns what has been evaluated by global step, by earlier runs too."""
@@ -67,7 +70,10 @@ class EvaluationRounds:
     def make_up(self, checkpoint: str) -> None:
         """Does for the checkpoint that a run was killed behind what it did not come to: evaluates
         it if that has not been done, and calls the exporters in any case."""
-        result = self.on_record().get(checkpoints.global_step(checkpoint))
+        step = checkpoints.global_step(checkpoint)
+        result = self.hosts.on_chief(
+            f"look for an evaluation of step {step}", lambda: self.on_record().get(step)
+        )
         if result is None:
             logger.info("Checkpoint %s has not been evaluated yet.", checkpoint)
             self.evaluate(checkpoint)
@@ -94,15 +100,18 @@ class EvaluationRounds:
                 "There is no checkpoint in %s, so nothing was evaluated.", self._estimator.model_dir
             )
             return ScheduleResult({}, {})
-        for exporter in self._spec.exporters:
-            path = exporter.finish(self._estimator, self.last_checkpoint, self._metrics)
-            self._keep(exporter, path)
+        last, metrics = self.last_checkpoint, self._metrics
+        self._call_exporters(lambda each: each.finish(self._estimator, last, metrics))
         return ScheduleResult(self._metrics, self._exports)
 
     def _export(self, checkpoint: str, metrics: Mapping[str, Any]) -> None:
-        for exporter in self._spec.exporters:
-            self._keep(exporter, exporter.export(self._estimator, checkpoint, metrics))
+        self._call_exporters(lambda each: each.export(self._estimator, checkpoint, metrics))
 
-    def _keep(self, exporter: Exporter, path: str | None) -> None:
-        if path is not None:
-            self._exports[exporter.name] = path
+    def _call_exporters(self, call: Callable[[Exporter], str | None]) -> None:
+        """Calls each exporter on process 0, and keeps the paths of what they made on all."""
+
+        def exports() -> dict[str, str]:
+            made = [(exporter.name, call(exporter)) for exporter in self._spec.exporters]
+            return {name: path for name, path in made if path is not None}
+
+        self._exports.update(self.hosts.on_chief("exporters", exports))

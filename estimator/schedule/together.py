@@ -92,7 +92,8 @@ class EvaluationHook(Hook):
     def after_save(self, step: int, path: epath.Path) -> None:
         if self._ending:
             return
-        if self._stop_requested():
+        # What it goes by is the same on all processes, as they evaluate together or not at all.
+        if self._rounds.hosts.any("whether to evaluate", self._stop_requested()):
             logger.info("Checkpoint %d is not evaluated now: the run has to stop.", step)
         elif (wait_secs := self._rounds.wait_secs()) > 0:
             logger.info(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -89,6 +90,24 @@ def test_evaluation_counts_the_uneven_rows_of_each_process_once(job, alone):
     expected = alone[0].evaluate(lambda: numbered(ROWS))
     for result in job[0].results:
         assert result["evaluation"] == pytest.approx(expected, rel=1e-5)
+        assert result["last evaluation"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_exports_are_written_by_process_0_and_known_to_all(job, alone):
+    first, *others = job[0].results
+    assert all(result["exports"] == first["exports"] for result in others)
+    assert all(result["export"] == first["export"] for result in others)
+    features, _ = numbered(ROWS)
+    expected = [float(p["output"]) for p in alone[0].predict(lambda: numbered(ROWS))]
+    for path in (first["export"], first["exports"]["best"]):
+        assert len(list(Path(path).parent.iterdir())) <= 3  # the steps 10, 20 and 30
+        served = est.export.load(path)({"x": features["x"]})["output"]
+        np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_summaries_are_written_by_process_0(job):
+    for folder, runs in ((job[1], 1), (job[1] / "eval", STEPS // 10 + 1)):
+        assert len(list(folder.glob("events.out.tfevents.*"))) == runs
 
 
 def test_the_processes_predict_each_row_once(job, alone):

@@ -1,4 +1,5 @@
-"""A script of one process of a job: trains, evaluates and predicts; writes down what it saw.
+"""A script of one process of a job: trains, evaluates, exports and predicts; writes down what it
+saw.
 
 Usage: whole_life.py <results_dir> <model_dir> <max_steps> <deployment>
 """
@@ -58,10 +59,18 @@ def main(results_dir: str, model_dir: str, max_steps: int, deployment: str) -> N
         eval_batch_size=4,
         predict_batch_size=4,
     )
-    model.train(train_input_fn, max_steps=max_steps, hooks=[Losses()])
+    serving = est.export.serving_input({"x": numbered(1)[0]["x"]})
+    metrics, exports = est.train_and_evaluate(
+        model,
+        est.TrainSpec(train_input_fn, max_steps=max_steps, hooks=[Losses()]),
+        est.EvalSpec(eval_input_fn, exporters=[est.export.BestExporter(serving)]),
+    )
     results = {
         "losses": losses,
         "host_call": seen,
+        "last evaluation": metrics,
+        "exports": exports,
+        "export": model.export_saved_model(f"{model_dir}/by_hand", serving),
         "evaluation": model.evaluate(eval_input_fn),
         "two steps": model.evaluate(eval_input_fn, steps=2, name="two"),
         "own": [float(p["output"]) for p in model.predict(eval_input_fn)],
