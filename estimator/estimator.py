@@ -12,11 +12,10 @@ import jax
 import numpy as np
 from etils import epath
 
-from estimator import checkpoints, evaluation, prediction, training, training_end
+from estimator import checkpoints, evaluation, exporting, prediction, training, training_end
 from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
-from estimator.export import PredictOutput, ServingInput
-from estimator.export import write as write_export
+from estimator.export import ServingInput
 from estimator.feeding import check_features
 from estimator.hosts import Hosts
 from estimator.job import Job
@@ -387,6 +386,8 @@ class Estimator:
     ) -> str:
         """Writes the model for serving: programs for cpu, cuda and tpu that take any batch size.
 
+        On many processes all of them call it, and process 0 writes.
+
         Args:
           export_dir_base: the export goes into a folder in it that is named by the time.
           serving_input: what the model is fed with: `est.export.serving_input(...)`.
@@ -406,34 +407,14 @@ class Estimator:
                 f"{type(serving_input).__name__}."
             )
         path = self._checkpoint(checkpoint_path) or self._trained()
-
-        def serve(variables: Any, features: Any) -> Mapping[str, Any]:
-            spec, _ = self._model.apply(
-                variables,
-                features,
-                None,
-                ModeKeys.PREDICT,
-                step=jax.numpy.int32(0),
-                rng=jax.random.key(self.config.seed),
-                mask=None,
-            )
-            if spec.export_outputs is None:
-                return {"serving_default": PredictOutput(spec.predictions)}
-            return spec.export_outputs
-
-        one_row = {name: spec.with_rows(1) for name, spec in serving_input.specs.items()}
-        features = jax.eval_shape(serving_input.features, one_row)
-        frozen, _ = self._job.frozen(ModeKeys.PREDICT, (features, None), path)
-        export = write_export(
-            export_dir_base,
-            serve,
-            frozen.variables,
-            serving_input,
-            global_step=int(frozen.step),
-            assets_extra=assets_extra,
+        export = self.hosts.on_chief(
+            f"export of {path.name}",
+            lambda: exporting.export(
+                self._job, self._model, path, export_dir_base, serving_input, assets_extra
+            ),
         )
-        logger.info("Exported the model of step %d to %s.", int(frozen.step), export)
-        return str(export)
+        logger.info("Exported %s to %s.", path, export)
+        return export
 
     def _checkpoint(self, given: str | os.PathLike[str] | None) -> epath.Path | None:
         if given is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from etils import epath
 
-from estimator import checkpoints
+from estimator import checkpoints, input_positions
 from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
 from estimator.errors import Rendezvous
@@ -25,7 +25,7 @@ from estimator.programs import BatchSpec, Programs
 from estimator.spec import ModeKeys
 from estimator.steps import Frozen
 from estimator.watchdog import Watchdog
-from hooks import Hook, HookContext, StopNotice, StopNotices
+from hooks import Hook, HookContext, LoopView, StopNotice, StopNotices
 from input_pipeline import Source
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,11 @@ class Job:
                 if self.hosts.is_chief:
                     hooks.append(stack.enter_context(checkpoints.sole_writer(self.model_dir)))
             yield hooks
+
+    def input_position(self, view: LoopView) -> Any:
+        """Returns where the inputs of all processes stand after a loop, as a checkpoint has it."""
+        own = view.input_position
+        return input_positions.joined(self.hosts.gather(f"checkpoint at step {view.step}", own))
 
     def open_source(self, input_fn: Callable[..., Any], mode: ModeKeys, batch_size: int) -> Source:
         """Calls input_fn for `mode`; see `inputs.open_source`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 
 from estimator.checkpoints import CheckpointWriter, preservation_policy
@@ -67,7 +66,9 @@ def with_default_hooks(
             best=config.keep_checkpoint_best,
         )
         timing = None if config.log_step_count_steps is None else writer
-        saver = closing.enter_context(CheckpointWriter(job.model_dir, read_state, keep, timing))
+        saver = closing.enter_context(
+            CheckpointWriter(job.model_dir, read_state, job.input_position, keep, timing)
+        )
         periods = config.save_checkpoints_every()
         requests: list[SaveRequest] = []
         if config.save_checkpoints_on_request:
@@ -85,7 +86,7 @@ def with_default_hooks(
                 periods,
                 listeners,
                 requests,
-                agree=functools.partial(job.hosts.any, "save"),
+                agree=job.hosts.any,
             )
         )
         yield all_hooks

@@ -18,14 +18,13 @@ from estimator.errors import Rendezvous
 from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.histograms import read_due
 from estimator.infeed import Piece
-from estimator.input_config import Resume
 from estimator.job import Job
 from estimator.loop_length import loop_length
 from estimator.loop_start import LoopStart
-from estimator.opening import open_input
 from estimator.outfeed import Outfeed
 from estimator.preemption import stop_error
 from estimator.programs import Initializer
+from estimator.resuming import resumed_input
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
 from estimator.steps import Outputs, all_finite
@@ -33,7 +32,10 @@ from estimator.train_hooks import with_default_hooks
 from estimator.train_step import TrainOutputs
 from estimator.watchdog import Doing, Watchdog
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
-from input_pipeline import Position, PositionError, RegroupedInputError, Source
+<<<<<<< HEAD
+from input_pipeline import Position
+=======
+>>>>>>> 70e24c0 (Checkpoints of many hosts: one position of all inputs, vetoes agreed on; exports read them on process 0 alone)
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +64,7 @@ def train(
         training_end.clear(job.model_dir)
     with job.hosts.together(), contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
-        source = open_input(
-            job,
-            lambda: _source_at(job, input_fn, batch_size, checkpoint, stack),
-            checkpoint,
-            notices,
-        )
+        source = resumed_input(job, input_fn, batch_size, checkpoint, notices, stack)
         spec = batch_spec(job, source, mode)
         assert spec is not None
         initializer = job.programs.initializer(mode, spec)
@@ -124,54 +121,6 @@ def _first_state(
     # An optimizer may keep the parameters that it begins with, such as to average them.
     opt_state = initializer.optimizer_state(params)
     return TrainState(step=state.step, params=params, model_state=variables, opt_state=opt_state)
-
-
-def _source_at(
-    job: Job,
-    input_fn: Callable[..., Any],
-    batch_size: int,
-    checkpoint: epath.Path | None,
-    stack: contextlib.ExitStack,
-) -> Source:
-    """Opens the input where the checkpoint left it; from its start if it was at its end, or if
-    the config says so.
-
-    What is opened is closed with `stack`.
-    """
-    exact = job.config.require_exact_resume
-
-    def opened() -> Source:
-        source = job.open_source(input_fn, ModeKeys.TRAIN, batch_size)
-        stack.callback(source.close)
-        if exact and source.seeks_by_reading:
-            raise ValueError(
-                "require_exact_resume=True, but this input has no position: a run that goes on "
-                "would read and drop what came before, and trust that it comes again in the same "
-                "order. Use a Dataset of arrays or of a random access source, or grain."
-            )
-        return source
-
-    source = opened()
-    position = None
-    if checkpoint is not None and job.config.input_resume == Resume.CONTINUE:
-        position = checkpoints.input_position(checkpoint)
-    if position is None:
-        return source
-    try:
-        source.seek(position)
-    except PositionError as error:
-        if exact or isinstance(error, RegroupedInputError):
-            error.add_note(
-                f"The position is that of {checkpoint}. RunConfig(input_resume='restart') starts "
-                "the input at its beginning."
-            )
-            raise
-        logger.warning("The input is not the one of %s and starts anew: %s", checkpoint, error)
-    else:
-        if not source.at_end():
-            return source
-        logger.info("The input of %s was at its end and starts anew.", checkpoint)
-    return opened()
 
 
 class TrainingLoop:

@@ -37,8 +37,8 @@ class CheckpointSaverHook(Hook):
       listeners: asked in order before each save, and told in order after it. Any one of them
         can veto a save; all are asked all the same.
       requests: looked at behind each loop. Training waits until what is asked for is on disk.
-      agree: is told behind each loop whether this process would save, and says whether all do:
-        their clocks and requests differ, and they have to save together.
+      agree: of `(what, vote of this process)`, says whether any process votes for it: clocks,
+        requests and vetoes may differ, and all processes have to save together.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class CheckpointSaverHook(Hook):
         every: Sequence[Every] = (),
         listeners: Sequence[SaveListener] = (),
         requests: Sequence[SaveRequest] = (),
-        agree: Callable[[bool], bool] = bool,
+        agree: Callable[[str, bool], bool] = lambda what, vote: vote,
     ):
         self._saver = saver
         self._every = checks.everies(every)
@@ -66,7 +66,7 @@ class CheckpointSaverHook(Hook):
     def after_loop(self, view: LoopView) -> None:
         requests = [request for request in self._requests if request.pending()]
         due = [every for every in self._every if every.due(view.before, view.step)]
-        if not self._agree(bool(due or requests)):
+        if not self._agree("save", bool(due or requests)):
             return
         self._save(view)
         if requests:
@@ -99,8 +99,9 @@ class CheckpointSaverHook(Hook):
             for listener, veto in vetoes
             if veto is not None
         ]
-        if reasons:
-            logger.warning("No checkpoint at step %d: %s", view.step, "; ".join(reasons))
+        if self._agree("veto of a save", bool(reasons)):
+            why = "; ".join(reasons) or "another process has a reason"
+            logger.warning("No checkpoint at step %d: %s", view.step, why)
             return
         path = self._saver.save(view)
         if path is None:  # such as the step that the run was restored from

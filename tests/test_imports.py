@@ -43,6 +43,7 @@ ESTIMATOR_LAYERS = [
         "device_tables",
         "inputs",
         "input_partition",
+        "input_positions",
         "infeed",
         "shared_infeed",
         "scattered_infeed",
@@ -50,16 +51,8 @@ ESTIMATOR_LAYERS = [
     }
     | {"checkpoints", "training_end"},
     {"watchdog"},
-    {
-        "feeding",
-        "job",
-        "opening",
-        "loop_start",
-        "train_hooks",
-        "training",
-        "evaluation",
-        "prediction",
-    },
+    {"feeding", "job", "opening", "resuming", "loop_start", "train_hooks"}
+    | {"training", "evaluation", "prediction", "exporting"},
     {"estimator"},
     {"schedule", "describe_sharding", "debug"},
     {"__init__"},

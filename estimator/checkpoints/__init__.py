@@ -18,6 +18,7 @@ from estimator.checkpoints.layout import latest as latest
 from estimator.checkpoints.layout import list as list
 from estimator.checkpoints.lock import WriterConflictError as WriterConflictError
 from estimator.checkpoints.lock import sole_writer as sole_writer
+from estimator.checkpoints.restoring import load_like as load_like
 from estimator.checkpoints.restoring import restore_train_state as restore_train_state
 from estimator.checkpoints.restoring import restore_variables as restore_variables
 from estimator.checkpoints.retention import preservation_policy as preservation_policy

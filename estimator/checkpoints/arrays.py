@@ -36,7 +36,7 @@ def load_variables(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
       FileNotFoundError: there is no checkpoint.
     """
     part = existing(path) / "variables"
-    return named(_read(part, metadata(part)))
+    return named(load(part, metadata(part)))
 
 
 def load_variable(path: str | os.PathLike[str], name: str) -> np.ndarray:
@@ -59,7 +59,7 @@ def load_variable(path: str | os.PathLike[str], name: str) -> np.ndarray:
     only = jax.tree_util.tree_map_with_path(
         lambda key, leaf: leaf if leaf_name(key) == name else ocp.PLACEHOLDER, tree
     )
-    return named(_read(part, only))[name]
+    return named(load(part, only))[name]
 
 
 def shapes(part: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
@@ -96,7 +96,8 @@ def _handler() -> Any:
     return ocp.PyTreeCheckpointHandler(handler_impl=reader)
 
 
-def _read(part: epath.Path, tree: Any) -> Any:
+def load(part: epath.Path, tree: Any) -> Any:
+    """Returns the arrays of `tree` from one part of a checkpoint, whole, in numpy."""
     import orbax.checkpoint as ocp
 
     if not jax.tree.leaves(tree):

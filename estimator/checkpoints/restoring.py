@@ -33,6 +33,15 @@ def restore_variables(path: str | os.PathLike[str], abstract: Any) -> Any:
     return _restore(path / "variables", abstract)
 
 
+def load_like(path: str | os.PathLike[str], abstract: Any) -> Any:
+    """Returns the variables that `abstract` names whole, as NumPy arrays: as
+    `restore_variables`, but without a device, and on one process of many alone."""
+    path = existing(path)
+    part = path / "variables"
+    _compare(path, "variables", arrays.shapes(part), abstract, allow_more=True)
+    return with_keys(abstract, arrays.load(part, without_keys(abstract)))
+
+
 def restore_train_state(path: epath.Path, abstract: TrainState) -> TrainState:
     """Returns the train state of the checkpoint at `path`, placed as the shardings of
     `abstract` say, on whatever devices it was saved.

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 from etils import epath
@@ -33,6 +34,7 @@ class CheckpointWriter:
       model_dir: of the run.
       read_state: returns the state as it is between two loops. It is copied to the host
         before `save` returns, so the next loop may take its memory.
+      read_position: returns where the input stands (JSON).
       keep: which checkpoints stay when there is a new one.
       writer: where the scalars go, if anywhere; whoever made it closes it.
       clock: returns monotonic seconds; tests pass their own.
@@ -42,6 +44,7 @@ class CheckpointWriter:
         self,
         model_dir: epath.Path,
         read_state: Callable[[], TrainState],
+        read_position: Callable[[LoopView], Any],
         keep: PreservationPolicy,
         writer: Writer | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -51,6 +54,7 @@ class CheckpointWriter:
         hush_orbax()
         self._directory = directory(model_dir)
         self._read_state = read_state
+        self._read_position = read_position
         self._writer = writer
         self._clock = clock
         self._begun: epath.Path | None = None
@@ -97,7 +101,7 @@ class CheckpointWriter:
                     training=ocp.args.PyTreeSave(
                         without_keys({"step": state.step, "opt_state": state.opt_state})
                     ),
-                    run=ocp.args.JsonSave(run_notes(view.step, view.input_position)),
+                    run=ocp.args.JsonSave(run_notes(view.step, self._read_position(view))),
                 ),
                 force=True,
             )

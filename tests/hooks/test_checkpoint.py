@@ -182,7 +182,9 @@ def test_what_is_asked_for_is_saved_behind_the_loop_and_served_once_on_disk(save
 def test_all_processes_do_what_was_agreed_on_and_not_what_they_would(saver, run_loops):
     asked = []
 
-    def never_at_ten(due):
+    def never_at_ten(what, due):
+        if what != "save":
+            return due
         asked.append(due)
         return len(asked) == 3
 

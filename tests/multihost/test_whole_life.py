@@ -101,7 +101,7 @@ def test_exports_are_written_by_process_0_and_known_to_all(job, alone):
     expected = [float(p["output"]) for p in alone[0].predict(lambda: numbered(ROWS))]
     for path in (first["export"], first["exports"]["best"]):
         assert len(list(Path(path).parent.iterdir())) <= 3  # the steps 10, 20 and 30
-        served = est.export.load(path)({"x": features["x"]})["output"]
+        served = est.export.load(path)["serving_default"]({"x": features["x"]})["output"]
         np.testing.assert_allclose(served, expected, rtol=1e-4, atol=1e-6)
 
 

@@ -84,7 +84,7 @@ def saved(tmp_path_factory):
         read_state=lambda: state,
     )
     keep = preservation_policy(model_dir, newest=1, every_n_hours=None, best=None)
-    with CheckpointWriter(model_dir, lambda: state, keep) as writer:
+    with CheckpointWriter(model_dir, lambda: state, lambda view: None, keep) as writer:
         path = writer.save(view)
     return state, path, model_dir
 

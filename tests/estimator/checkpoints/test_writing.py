@@ -92,7 +92,7 @@ def new_writer(model_dir, **arguments):
         step=jnp.int32(0), params={"w": jnp.ones(3)}, model_state={}, opt_state=(jnp.zeros(3),)
     )
     keep = preservation_policy(model_dir, newest=2, every_n_hours=None, best=None)
-    return CheckpointWriter(model_dir, lambda: state, keep, **arguments)
+    return CheckpointWriter(model_dir, lambda: state, lambda view: None, keep, **arguments)
 
 
 def test_how_long_the_loop_stood_still_is_a_scalar_of_each_save_and_a_line_at_the_end(
