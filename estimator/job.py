@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from etils import epath
 
@@ -83,7 +84,14 @@ class Job:
 
         Raises:
           HostError: they did.
+          ValueError: the devices are those of one process of a cluster, alone.
         """
+        if self.hosts.count < jax.process_count():
+            raise ValueError(
+                f"The devices are those of one process of {jax.process_count()}, and checkpoints "
+                "are written by all processes of a cluster together. To train a model on each, "
+                "leave out est.distributed.initialize(); else use the devices of all."
+            )
         steps = self.hosts.agree("start of training", step)[:, 0].tolist()
         if len(set(steps)) > 1:
             raise HostError(

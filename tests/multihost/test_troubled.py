@@ -74,6 +74,23 @@ def test_processes_with_different_checkpoints_do_not_start(tmp_path):
     assert "It must be a folder that all of them see" in of_process(1, job.output)
 
 
+def test_an_input_that_sticks_is_found_by_the_watchdog_and_told_to_all(tmp_path):
+    job = job_with("input_sticks", tmp_path)
+    assert job.code == 1
+    words = "WatchdogError: input_fn has not given a batch for 5 s"
+    assert words in of_process(1, job.output)
+    assert f"process 1 of 2 failed: {words}" in of_process(0, job.output)
+
+
+def test_training_on_the_devices_of_one_process_is_refused(tmp_path):
+    job = job_with("each_alone", tmp_path)
+    assert job.code == 1
+    for index in range(PROCESSES):
+        assert "ValueError: The devices are those of one process of 2" in of_process(
+            index, job.output
+        )
+
+
 def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoint(tmp_path):
     job = job_with("is_killed", tmp_path, "--max-restarts", "1")
     assert job.code == 0, job.output

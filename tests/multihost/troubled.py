@@ -87,10 +87,16 @@ def main(results_dir: str, model_dir: str, trouble: str) -> None:
         return dataset(40).shard(context.num_input_pipelines, context.input_pipeline_id).repeat()
 
     losses = Losses()
+    alone = trouble == "each_alone"
     model = est.Estimator(
         mlp,
-        f"{model_dir}/{index}" if trouble == "other_model_dir" else model_dir,
-        est.RunConfig(iterations_per_loop=5, save_checkpoints_steps=5),
+        f"{model_dir}/{index}" if trouble == "other_model_dir" or alone else model_dir,
+        est.RunConfig(
+            devices=est.DeviceConfig(devices=jax.local_devices() if alone else None),
+            iterations_per_loop=5,
+            save_checkpoints_steps=5,
+            watchdog_secs=5 if trouble == "input_sticks" else None,
+        ),
         train_batch_size=8,
     )
     model.train(
