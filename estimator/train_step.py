@@ -243,7 +243,10 @@ def traced_values_named() -> Iterator[None]:
     """Says in words what is wrong where an optimizer holds on to arrays of model_fn."""
     try:
         yield
-    except jax.errors.UnexpectedTracerError as error:
+    except (jax.errors.UnexpectedTracerError, ValueError) as error:
+        # An array of a replica, outside of it, is refused for its mesh before it is for its age.
+        if isinstance(error, ValueError) and "Mesh for all inputs" not in str(error):
+            raise
         raise TypeError(
             "The optimizer uses an array that model_fn computed, such as context.step, which lives "
             "only while model_fn runs on its part of the batch. Give the optimizer a schedule, "
