@@ -32,10 +32,7 @@ from estimator.train_hooks import with_default_hooks
 from estimator.train_step import TrainOutputs
 from estimator.watchdog import Doing, Watchdog
 from hooks import Hook, HookContext, HookSequence, LoopView, SaveListener, StopNotice, StopNotices
-<<<<<<< HEAD
 from input_pipeline import Position
-=======
->>>>>>> 70e24c0 (Checkpoints of many hosts: one position of all inputs, vetoes agreed on; exports read them on process 0 alone)
 
 logger = logging.getLogger(__name__)
 
