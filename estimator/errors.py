@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import logging
 import threading
 from collections.abc import Callable
@@ -13,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _JOIN_SECS = 5.0
 
+_CANCELLED = (concurrent.futures.CancelledError, asyncio.CancelledError)
+
 
 class Rendezvous:
     """Owns the threads of a run, and raises the root cause when any part of it fails.
@@ -20,7 +24,8 @@ class Rendezvous:
     Used as a context manager around the run. The first error of a thread, or of the body,
     closes everything that was registered, which wakes whoever waits on it. On exit all
     threads are joined, and the error that explains the others is raised in the caller's
-    thread: a closed queue never wins over what closed it. Further errors become its notes.
+    thread: a closed queue, or work that was cancelled, never wins over what was the reason.
+    Further errors become its notes.
     Something registered is closed once, by whichever thread fails first, or at the end.
     """
 
@@ -127,6 +132,7 @@ class Rendezvous:
             causes = [item for item in self._errors if not isinstance(item[1], QueueClosed)]
         if not causes:
             return
+        causes.sort(key=lambda item: isinstance(item[1], _CANCELLED))  # stable: the first one wins
         root = causes[0][1]
         seen = {id(root)}
         for where, other in causes[1:]:

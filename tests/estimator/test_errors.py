@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import functools
 import threading
 
 import pytest
@@ -118,6 +121,51 @@ def test_a_closed_queue_in_the_body_does_not_hide_the_error_of_the_thread():
         raise QueueClosed("the body saw only this")
 
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    "cancelled", [concurrent.futures.CancelledError(), asyncio.CancelledError()]
+)
+def test_what_was_cancelled_never_wins_over_the_reason_even_if_it_fails_first(cancelled):
+    error, noticed = ValueError("root"), threading.Event()
+
+    def culprit():
+        noticed.wait(WAIT_SECS)  # its victim is quicker
+        raise error
+
+    with pytest.raises(ValueError) as caught, Rendezvous() as rendezvous:
+        rendezvous.on_close(lambda _: noticed.set())
+        waiting = queue()
+        rendezvous.owns(waiting)
+        rendezvous.spawn("culprit", culprit)
+        rendezvous.spawn("victim", failing(cancelled))
+        waiting.get()
+
+    assert caught.value is error
+    assert any("Thread 'victim' failed too" in note for note in error.__notes__)
+
+
+def test_what_was_cancelled_for_no_other_reason_is_raised():
+    with pytest.raises(concurrent.futures.CancelledError), Rendezvous() as rendezvous:
+        rendezvous.spawn("victim", failing(concurrent.futures.CancelledError()))
+
+
+def test_of_many_threads_that_fail_at_once_one_is_raised_and_all_others_are_notes():
+    together = threading.Barrier(8)
+
+    def fail(index):
+        together.wait(WAIT_SECS)
+        raise ValueError(f"number {index}")
+
+    with pytest.raises(ValueError) as caught, Rendezvous() as rendezvous:
+        waiting = queue()
+        rendezvous.owns(waiting)
+        for index in range(8):
+            rendezvous.spawn(f"thread {index}", functools.partial(fail, index))
+        waiting.get()
+
+    words = [str(caught.value), *caught.value.__notes__]
+    assert sorted(text[-1] for text in words) == list("01234567")
 
 
 def test_a_second_error_becomes_a_note_of_the_first():

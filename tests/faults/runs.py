@@ -101,6 +101,7 @@ class Trajectory:
         print(where)
         assert ended.in_time, f"It had to be killed after {LIMIT_SECS} s. {where}"
         assert ended.code in ENDS[fault.what] | {0}, where
+        assert "The run has not ended" not in ended.output, f"The grace period was over. {where}"
         assert self.latest >= before, f"A checkpoint was lost. {where}"
         steps = self._new_steps()
         assert list(steps) == list(range(before + 1, before + 1 + len(steps))), where
@@ -110,9 +111,9 @@ class Trajectory:
             assert before + len(steps) <= self.latest, f"Steps were not saved. {where}"
         return ended
 
-    def end(self) -> dict[str, Any]:
+    def end(self, **options: Any) -> dict[str, Any]:
         """Runs the script undisturbed; returns its result, in which every example counts once."""
-        ended = self.run()
+        ended = self.run(**options)
         assert ended.code == 0, ended.output
         result = json.loads((self.work_dir / "result.json").read_text())
         assert result["seen"] == [STEPS * BATCH_SIZE // EXAMPLES] * EXAMPLES

@@ -23,6 +23,7 @@ import estimator as est
 from tests.faults.faults import NO_FAULT, Fault, Injector
 
 EXAMPLES, BATCH_SIZE, STEPS, SAVE_STEPS, LOOP_STEPS = 24, 4, 30, 8, 5
+GRACE_SECS = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Request:
       fault: what happens meanwhile.
       file_bytes: no file may grow larger, as on a disk that is full; 0 for no limit.
       user: to become, or 0.
+      schedule: "apart" trains and then evaluates, "together" calls train_and_evaluate. What comes
+        out is the same.
     """
 
     work_dir: str
@@ -43,6 +46,7 @@ class Request:
     fault: Fault = NO_FAULT
     file_bytes: int = 0
     user: int = 0
+    schedule: str = "apart"
 
     @classmethod
     def from_json(cls, text: str) -> Request:
@@ -144,6 +148,7 @@ def run(request: Request) -> None:
         keep_checkpoint_max=2,
         loop_shape="device_loop",
         compilation_cache_dir=request.cache_dir,
+        preemption_grace_secs=GRACE_SECS,
     )
     model = est.Estimator(
         model_fn,
@@ -153,9 +158,17 @@ def run(request: Request) -> None:
         eval_batch_size=BATCH_SIZE,
         predict_batch_size=BATCH_SIZE,
     )
-    model.train(input_fn, hooks=[PointHook(injector)], max_steps=STEPS)
-    injector.point("trained")
-    metrics = model.evaluate(input_fn)
+    hooks = [PointHook(injector)]
+    if request.schedule == "together":
+        metrics, _ = est.train_and_evaluate(
+            model,
+            est.TrainSpec(input_fn, max_steps=STEPS, hooks=hooks),
+            est.EvalSpec(input_fn, steps=None, throttle_secs=0),
+        )
+    else:
+        model.train(input_fn, hooks=hooks, max_steps=STEPS)
+        injector.point("trained")
+        metrics = model.evaluate(input_fn)
     injector.point("evaluated")
     outputs = []
     for output in model.predict(input_fn):

@@ -74,6 +74,26 @@ def test_told_to_stop_in_the_evaluation(trajectory, undisturbed):
     assert trajectory.end() == undisturbed.result
 
 
+@pytest.mark.parametrize("what", ["SIGKILL", "SIGTERM", "SIGINT"])
+@pytest.mark.parametrize(
+    ("where", "nth", "step"),
+    [
+        ("hook.before_loop", 2, 5),  # the first loop has run
+        ("map", 30, None),  # on a thread of the input
+        ("host_call", 9, None),  # on the thread of the outfeed, in the loop behind the first save
+        ("metric_fn", 9, 16),  # in the evaluation of the second checkpoint
+        ("hook.after_save", 2, 16),
+    ],
+)
+def test_train_and_evaluate(trajectory, undisturbed, where, nth, step, what):
+    ended = trajectory.run(Fault(where, nth, what), schedule="together")
+
+    assert ended.code in {-9, 143, -2}
+    if what != "SIGKILL" and step is not None:
+        assert trajectory.latest == step
+    assert trajectory.end(schedule="together") == undisturbed.result
+
+
 def test_told_to_stop_while_predictions_are_used(trajectory, undisturbed):
     # Nothing can be lost there: the signal does what it always does.
     assert trajectory.run(Fault("predict", 5, "SIGTERM")).code == -15

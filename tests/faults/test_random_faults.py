@@ -53,7 +53,8 @@ def test_after_any_faults_a_rerun_gives_the_bits_of_an_undisturbed_run(
     rng = random.Random(seed)
     trajectory = Trajectory(server, tmp_path, undisturbed.cache_dir)
     for _ in range(FAULTS_PER_TRAJECTORY):
-        trajectory.run(random_fault(rng, undisturbed.secs, undisturbed.file_events))
+        fault = random_fault(rng, undisturbed.secs, undisturbed.file_events)
+        trajectory.run(fault, schedule=rng.choice(["apart", "together"]))
 
     assert trajectory.end() == undisturbed.result
     assert trajectory.examples.items() <= undisturbed.examples.items()
