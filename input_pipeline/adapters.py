@@ -147,8 +147,13 @@ def _packages_of(data: Any) -> set[str]:
 def _outline(batch: Any) -> Any:
     """Returns what the batches of one input share: their structure, and the number of dimensions
     and dtype of each array."""
-    leaves, structure = jax.tree_util.tree_flatten(batch)
+    leaves, structure = jax.tree_util.tree_flatten(batch, is_leaf=_is_list_of_text)
     return structure, [(np.ndim(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
+
+
+def _is_list_of_text(data: Any) -> bool:
+    """Says whether `data` is a column of strings, which is as long as its batch."""
+    return isinstance(data, list) and all(isinstance(entry, str | bytes) for entry in data)
 
 
 def _is_array(data: Any) -> bool:

@@ -90,7 +90,10 @@ class Layout:
         """
         names, leaves, treedef = named_leaves(pair)
         if not leaves:
-            raise ValueError(f"The input holds no array at all: got {pair[0]!r} as features.")
+            raise ValueError(
+                f"The input holds no array at all: got {pair[0]!r} as features. (Columns of "
+                "strings, dates and objects stay on the host: give at least one of numbers.)"
+            )
         for name, leaf in zip(names, leaves, strict=True):
             if batched and leaf.ndim == 0:
                 raise no_batch_dimension(name, leaf)
