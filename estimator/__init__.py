@@ -16,6 +16,7 @@ from estimator.describe_sharding import describe_sharding as describe_sharding
 from estimator.device_config import DeviceConfig as DeviceConfig
 from estimator.estimator import Estimator as Estimator
 from estimator.hosts import HostError as HostError
+from estimator.hosts import HostLostError as HostLostError
 from estimator.input_config import InputPipelineConfig as InputPipelineConfig
 from estimator.model import Functional as Functional
 from estimator.model import ModelContext as ModelContext

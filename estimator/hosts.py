@@ -31,6 +31,10 @@ class HostError(RuntimeError):
     """Another process of the job failed, or does something else than this one."""
 
 
+class HostLostError(HostError):
+    """Another process of the job has died or cannot be reached."""
+
+
 class Hosts:
     """The processes of the job. With one process everything here is free and agrees at once.
 
@@ -185,16 +189,26 @@ class Hosts:
         the devices ends since another process is gone, the error says that.
         """
         try:
-            yield
+            with self.losses_named():
+                yield
         except (HostError, KeyboardInterrupt, GeneratorExit):
             raise  # known to all, or meant for this process alone
         except BaseException as error:
             if self.count == 1 or self._chief_alone:
                 raise
-            if _is_loss(error):
-                raise _loss(error) from error
             self._report(error)
             raise
+
+    @contextlib.contextmanager
+    def losses_named(self) -> Iterator[None]:
+        """Around programs on the devices of all processes: turns what they raise where another
+        process is gone into a HostLostError that names it."""
+        try:
+            yield
+        except Exception as error:
+            if self.count == 1 or not _is_loss(error):
+                raise
+            raise _loss(error) from error
 
     def _report(self, error: BaseException) -> None:
         def tell() -> None:
@@ -235,7 +249,7 @@ def _exchange(row: np.ndarray) -> np.ndarray:
     """Returns the rows of all processes, which have one shape."""
     from jax.experimental import multihost_utils
 
-    with _losses_named():
+    with _exchanging():
         return np.asarray(multihost_utils.process_allgather(row))
 
 
@@ -244,7 +258,7 @@ def _scatter(rows: np.ndarray) -> np.ndarray:
     `[processes, bytes]` of process 0, and zeros of the others."""
     devices = np.array(jax.devices()).reshape(jax.process_count(), jax.local_device_count())
     by_process = NamedSharding(Mesh(devices, ("processes", "local")), PartitionSpec("processes"))
-    with _losses_named():
+    with _exchanging():
         sent = jax.make_array_from_process_local_data(by_process, rows[None])
         return np.asarray(_summed(by_process)(sent).addressable_data(0))[0]
 
@@ -256,19 +270,19 @@ def _summed(sharding: NamedSharding) -> Any:
 
 
 @contextlib.contextmanager
-def _losses_named() -> Iterator[None]:
-    """Turns what a broken connection raises into words."""
+def _exchanging() -> Iterator[None]:
+    """Around the exchanges of a meeting, which fail only where a process is lost."""
     try:
         yield
     except (jax.errors.JaxRuntimeError, ValueError) as error:
         raise _loss(error) from error
 
 
-def _loss(error: BaseException) -> HostError:
+def _loss(error: BaseException) -> HostLostError:
     count, index = jax.process_count(), jax.process_index()
     others = [str(other) for other in range(count) if other != index]
     who = f"process {others[0]}" if count == 2 else f"one of the processes {', '.join(others)}"
-    return HostError(
+    return HostLostError(
         f"Process {index} of {count} has lost the connection to {who}, which has died or cannot be "
         f"reached ({str(error).splitlines()[0]}). The job goes on from its last checkpoint when it "
         "is started again."

@@ -78,6 +78,8 @@ def train(
             )
         )
         sequence = stack.enter_context(HookSequence(all_hooks))
+        # Named before all else closes: nothing then waits for what needs the lost process.
+        stack.enter_context(job.hosts.losses_named())
         with Rendezvous() as rendezvous:
             limit = None if last_step is None else last_step - first_step
             infeed = start_infeed(job, source, rendezvous, mode, spec, outline, limit=limit)

@@ -73,7 +73,11 @@ class Writer(Protocol):
 
 
 class Saver(Protocol):
-    """Writes checkpoints in the background."""
+    """Writes checkpoints in the background.
+
+    Whoever made it closes it, and there lets a checkpoint that was begun before an error of
+    the run become whole.
+    """
 
     def save(self, view: LoopView) -> epath.Path | None:
         """Starts to save the state and the input position of `view`.

@@ -78,17 +78,6 @@ class CheckpointSaverHook(Hook):
         self._save(view)
         self._saver.wait()
 
-    def on_error(self, error: BaseException) -> None:
-        # A checkpoint that was begun before the error is good: let it become whole.
-        try:
-            self._saver.wait()
-        except BaseException as failed:
-            # Even a Ctrl-C here only ends the waiting: `error` is what the caller must see.
-            if failed is not error:
-                error.add_note(
-                    f"The checkpoint being written failed too: {type(failed).__name__}: {failed}"
-                )
-
     def _save(self, view: LoopView) -> None:
         if view.step == self._settled_step:  # the end of a run that has just saved
             return

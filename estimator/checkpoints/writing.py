@@ -15,6 +15,7 @@ from estimator.checkpoints.layout import CheckpointError, directory, latest, run
 from estimator.checkpoints.quiet import hush_orbax
 from estimator.checkpoints.retention import PreservationPolicy
 from estimator.checkpoints.trees import without_keys
+from estimator.hosts import HostLostError
 from estimator.state import TrainState
 from hooks import LoopView, Writer
 
@@ -125,21 +126,30 @@ class CheckpointWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Waits for what is being written, and releases the writer's threads."""
-        try:
-            with self._failures_named():
-                self._manager.close()
-        except CheckpointError as failure:
-            if error is None:
-                raise
-            if str(failure.__cause__) not in str(error):  # that may be what ends the run
-                error.add_note(str(failure))
+        """Waits for what is being written, also after an error: it was begun before and is good.
+
+        Only the loss of another process is not waited for: the checkpoint needs it, and JAX
+        ends this process too some seconds later.
+        """
+        if error is None:
+            self._close()
+        elif not isinstance(error, HostLostError):
+            try:
+                self._close()
+            except BaseException as failure:
+                # Even a Ctrl-C here only ends the waiting: `error` is what the caller must see.
+                if failure is not error and str(failure.__cause__) not in str(error):
+                    error.add_note(str(failure) or type(failure).__name__)
         if self._count:
             logger.info(
                 "%d checkpoints: the loop stood still for %.3f s in all to hand them over.",
                 self._count,
                 self._stall_secs,
             )
+
+    def _close(self) -> None:
+        with self._failures_named():
+            self._manager.close()
 
     @contextlib.contextmanager
     def _failures_named(self) -> Iterator[None]:

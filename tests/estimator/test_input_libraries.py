@@ -16,12 +16,9 @@ import pytest
 
 import estimator as est
 from tests import fakes
+from tests.workers import context as workers_context
 
-pytestmark = [
-    pytest.mark.usefixtures("no_new_threads"),
-    # Torch starts its worker processes with a fork, which jax warns of.
-    pytest.mark.filterwarnings("ignore:.*fork.*"),
-]
+pytestmark = pytest.mark.usefixtures("no_new_threads")
 
 
 class Examples:
@@ -86,7 +83,7 @@ def tf_input(examples, batch_size, epochs, shuffled):
 
 
 def torch_input(examples, batch_size, epochs, shuffled, workers=0):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from torch.utils import data
 
     class Epochs(data.Sampler):
@@ -98,12 +95,18 @@ def torch_input(examples, batch_size, epochs, shuffled, workers=0):
                 order = order_of(len(examples), epoch, shuffled).tolist()
                 yield from (order[at : at + batch_size] for at in range(0, len(order), batch_size))
 
-    def collate(rows):
-        return jax.tree.map(lambda *leaves: torch.as_tensor(np.stack(leaves)), *rows)
-
     return data.DataLoader(
-        examples, batch_sampler=Epochs(), num_workers=workers, collate_fn=collate
+        examples,
+        batch_sampler=Epochs(),
+        collate_fn=tensors_of,
+        num_workers=workers,
+        multiprocessing_context=workers_context() if workers else None,
     )
+
+
+def tensors_of(rows):
+    torch = pytest.importorskip("torch")
+    return jax.tree.map(lambda *leaves: torch.as_tensor(np.stack(leaves)), *rows)
 
 
 KINDS = {

@@ -107,22 +107,6 @@ def test_an_error_of_the_last_write_reaches_the_caller_at_the_end(saver, run_loo
     assert not hasattr(caught.value, "__notes__")
 
 
-def test_an_error_of_the_run_lets_the_checkpoint_being_written_become_whole(saver):
-    CheckpointSaverHook(saver).on_error(ValueError("bad record"))
-    assert saver.waits == 1
-    assert saver.saved == []
-
-
-@pytest.mark.parametrize("failed", [OSError("disk full"), KeyboardInterrupt("disk full")])
-def test_a_write_that_fails_after_an_error_becomes_its_note(saver, failed):
-    saver.wait_error = failed
-    error = ValueError("bad record")
-    CheckpointSaverHook(saver).on_error(error)
-    assert len(error.__notes__) == 1
-    assert type(failed).__name__ in error.__notes__[0]
-    assert "disk full" in error.__notes__[0]
-
-
 def test_only_training_may_be_saved(saver, make_context):
     with pytest.raises(ValueError, match=r"mode is 'eval'\. Give it to train\(\)"):
         CheckpointSaverHook(saver).begin(make_context(mode="eval"))

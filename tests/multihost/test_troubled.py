@@ -91,8 +91,13 @@ def test_training_on_the_devices_of_one_process_is_refused(tmp_path):
         )
 
 
-def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoint(tmp_path):
-    job = job_with("is_killed", tmp_path, "--max-restarts", "1")
+@pytest.mark.parametrize(
+    ("trouble", "first_steps"), [("is_killed", [6]), ("is_killed_in_a_save", [1, 6])]
+)
+def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoint(
+    trouble, first_steps, tmp_path
+):
+    job = job_with(trouble, tmp_path, "--max-restarts", "1")
     assert job.code == 0, job.output
     assert "Process 0 of 2 has lost the connection to process 1" in of_process(0, job.output)
     assert "[launch] Process 1 ended with exit code 137." in job.output
@@ -100,7 +105,7 @@ def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoin
     # What it had seen of the steps after the checkpoint is lost, and trained again.
     expected = losses_of(tmp_path / "alone")
     for seen in job.results:
-        assert list(map(int, seen)) == list(range(6, STEPS + 1))
+        assert list(map(int, seen)) in [list(range(first, STEPS + 1)) for first in first_steps]
         for step, loss in seen.items():
             np.testing.assert_allclose(loss, expected[int(step)], rtol=1e-5)
 

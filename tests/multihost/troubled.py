@@ -57,6 +57,13 @@ class Trouble(est.hooks.Hook):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+class TroubleBehindACheckpoint(Trouble):
+    """The same once the checkpoints before it are whole: those who hear of them wait for them."""
+
+    def after_save(self, step, path):
+        pass
+
+
 class Losses(est.hooks.Hook):
     """Keeps the loss of each step."""
 
@@ -99,11 +106,12 @@ def main(results_dir: str, model_dir: str, trouble: str) -> None:
         ),
         train_batch_size=8,
     )
-    model.train(
-        input_fn,
-        max_steps=STEPS,
-        hooks=[losses, Trouble(trouble, Path(results_dir) / "marker")],
-    )
+    marker = Path(results_dir) / "marker"
+    if trouble == "is_killed_in_a_save":
+        hook = Trouble("is_killed", marker)
+    else:
+        hook = TroubleBehindACheckpoint(trouble, marker)
+    model.train(input_fn, max_steps=STEPS, hooks=[losses, hook])
     (Path(results_dir) / f"{index}.json").write_text(json.dumps(losses.of_step))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import estimator as est
 from estimator.checkpoints import CheckpointWriter, as_path, preservation_policy
+from estimator.hosts import HostLostError
 from estimator.state import TrainState
 from hooks import LoopView
 from tests import fakes
@@ -135,3 +137,75 @@ def test_a_write_that_fails_is_told_at_the_next_save_or_the_end_by_its_path_and_
     with new_writer(model_dir) as again:
         again.save(view_at(2, model_dir))
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["1", "2"]
+
+
+class BadRecord(Exception):
+    """An error of a run."""
+
+
+def held(monkeypatch, target_name, failure=None):
+    """Lets the checkpoint of this name become whole only once the event that is returned is set;
+    then raises `failure` if there is one."""
+    go, rename = threading.Event(), os.rename
+
+    def waits(source, target, **options):
+        if os.fspath(target).endswith(target_name):
+            go.wait()
+            if failure is not None:
+                raise failure
+        rename(source, target, **options)
+
+    monkeypatch.setattr(os, "rename", waits)
+    return go
+
+
+def test_an_error_of_the_run_lets_the_checkpoint_being_written_become_whole(tmp_path, monkeypatch):
+    model_dir = as_path(tmp_path)
+    go = held(monkeypatch, "checkpoints/1")
+    writer = new_writer(model_dir)
+    close = writer._manager.close
+    monkeypatch.setattr(writer._manager, "close", lambda: (go.set(), close()))
+    with pytest.raises(BadRecord), writer:
+        writer.save(view_at(1, model_dir))
+        raise BadRecord
+    assert [found.step for found in est.checkpoints.list(tmp_path)] == [1]
+
+
+def test_a_write_that_fails_after_an_error_becomes_its_note(tmp_path, monkeypatch):
+    model_dir = as_path(tmp_path)
+    go = held(monkeypatch, "checkpoints/1", OSError(28, "No space left on device"))
+    with pytest.raises(BadRecord) as caught, new_writer(model_dir) as writer:
+        writer.save(view_at(1, model_dir))
+        go.set()
+        raise BadRecord
+    (note,) = caught.value.__notes__
+    assert "checkpoints/1 could not be written" in note
+    assert "No space left" in note
+
+
+def test_ctrl_c_while_a_checkpoint_becomes_whole_after_an_error_only_ends_the_wait(
+    tmp_path, monkeypatch
+):
+    writer = new_writer(as_path(tmp_path))
+
+    def is_interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(writer._manager, "close", is_interrupted)
+        with pytest.raises(BadRecord) as caught, writer:
+            raise BadRecord
+    writer._manager.close()
+    assert caught.value.__notes__ == ["KeyboardInterrupt"]
+
+
+def test_the_loss_of_another_process_is_not_waited_for_by_what_needs_it(tmp_path, monkeypatch):
+    model_dir = as_path(tmp_path)
+    go = held(monkeypatch, "checkpoints/1")
+    try:
+        with pytest.raises(HostLostError), new_writer(model_dir) as writer:
+            writer.save(view_at(1, model_dir))
+            raise HostLostError("Process 0 has lost the connection to process 1.")
+        assert not est.checkpoints.list(tmp_path)
+    finally:
+        go.set()

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from input_pipeline import Stack, make_source
+from tests.workers import context as workers_context
 
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
-
-# Torch starts its worker processes with a fork, which jax warns of.
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*")
 
 workers = pytest.mark.parametrize("workers", [0, 2])
 
@@ -48,11 +46,14 @@ def batches_in(stack):
     return [row[:rows].tolist() for row, rows in zip(stack.features, stack.rows, strict=False)]
 
 
+def loader(dataset, workers=0, **options):
+    context = workers_context() if workers else None
+    return data.DataLoader(dataset, num_workers=workers, multiprocessing_context=context, **options)
+
+
 def shuffled(workers=0):
     generator = torch.Generator().manual_seed(4)
-    return data.DataLoader(
-        Ids(), batch_size=3, shuffle=True, generator=generator, num_workers=workers
-    )
+    return loader(Ids(), workers, batch_size=3, shuffle=True, generator=generator)
 
 
 @workers
@@ -80,8 +81,7 @@ def test_after_a_resume_at_any_batch_the_rest_is_as_if_uninterrupted(workers):
 
 @workers
 def test_an_error_in_the_dataset_of_the_user_is_raised(workers):
-    loader = data.DataLoader(Ids(ValueError("bad record 17")), batch_size=1, num_workers=workers)
-    source = make_source(loader, batch_size=1)
+    source = make_source(loader(Ids(ValueError("bad record 17")), workers), batch_size=1)
     with pytest.raises(ValueError, match="bad record 17"):
         read_to_the_end(source)
     source.close()
@@ -89,19 +89,19 @@ def test_an_error_in_the_dataset_of_the_user_is_raised(workers):
 
 @workers
 def test_stop_iteration_out_of_the_dataset_of_the_user_is_an_error(workers):
-    loader = data.DataLoader(Ids(StopIteration()), batch_size=1, num_workers=workers)
-    source = make_source(loader, batch_size=1)
+    source = make_source(loader(Ids(StopIteration()), workers), batch_size=1)
     with pytest.raises(RuntimeError, match="StopIteration"):
         read_to_the_end(source)
     source.close()
 
 
 def test_closing_ends_the_worker_processes():
-    source = make_source(data.DataLoader(Ids(), batch_size=1, num_workers=2), batch_size=1)
+    before = set(multiprocessing.active_children())
+    source = make_source(loader(Ids(), workers=2), batch_size=1)
     source.read(1)
-    assert len(multiprocessing.active_children()) == 2
+    assert len(set(multiprocessing.active_children()) - before) == 2
     source.close()
-    assert not multiprocessing.active_children()
+    assert not set(multiprocessing.active_children()) - before
 
 
 def test_a_map_style_dataset_gives_examples():
@@ -120,7 +120,7 @@ def test_tensors_are_arrays_of_examples_with_their_dtypes():
 
 def test_a_loader_with_another_batch_size_is_an_error_naming_both():
     with pytest.raises(ValueError, match="batch_size=4, but 8 is needed"):
-        make_source(data.DataLoader(Ids(), batch_size=4), batch_size=8)
+        make_source(loader(Ids(), batch_size=4), batch_size=8)
 
 
 def test_an_iterable_dataset_without_a_loader_is_an_error_with_the_way_out():
