@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
 
@@ -11,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from estimator import loop_program
+import estimator as est
+from estimator import loop_program, programs
 from estimator.batches import Batches
 from estimator.device_config import DeviceConfig
 from estimator.loop_program import LoopProgram
@@ -19,6 +21,7 @@ from estimator.loop_shape import LoopShape
 from estimator.mesh import Placement
 from estimator.runtime import Session
 from estimator.steps import Outputs
+from tests import fakes
 
 CAPACITY, ROWS = 25, 4
 DATA = np.arange(CAPACITY * ROWS, dtype=np.float32).reshape(CAPACITY, ROWS)
@@ -222,3 +225,31 @@ def test_what_was_fastest_is_remembered_for_the_same_program(monkeypatch, caplog
     assert "was fastest in before" in message
     assert len(settled(other)) == 2
     assert settled(step, shape=LoopShape.UNROLLED) == []
+
+
+@pytest.mark.parametrize("method", ["evaluate", "predict"])
+def test_evaluation_and_prediction_choose_too_and_give_the_same(
+    method, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(loop_program, "_fastest", {})
+    ticks = itertools.count()
+    timed = functools.partial(LoopProgram, clock=lambda: next(ticks))
+    monkeypatch.setattr(programs, "LoopProgram", timed)
+    caplog.set_level(logging.INFO, logger="estimator")
+
+    def results(shape):
+        model = est.Estimator(
+            fakes.mlp,
+            tmp_path,
+            fakes.config(loop_shape=shape, iterations_per_loop=100),
+            eval_batch_size=2,
+            predict_batch_size=2,
+        )
+        caplog.clear()
+        found = getattr(model, method)(lambda: fakes.dataset(800))
+        return found if method == "evaluate" else [row["output"] for row in found]
+
+    chosen = results("auto")
+    choices = [text for text in caplog.messages if text.startswith("Loop shape")]
+    assert len(choices) == 2  # two shapes have challenged the first
+    assert chosen == results("device_loop")

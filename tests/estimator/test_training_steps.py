@@ -17,6 +17,7 @@ import pytest
 
 import estimator as est
 from estimator.input_partition import InputPartition
+from estimator.training import TrainingLoop
 from tests import fakes
 from tests.fakes import LoopLog, config, dataset, final_state, mlp, numbered
 
@@ -218,6 +219,21 @@ def test_a_small_infeed_buffer_splits_loops_into_dispatches_and_changes_nothing(
         split = run(str(batches), infeed_buffer_bytes=96 * batches)
         fakes.assert_equal(split[0], expected[0])
         assert split[1:] == expected[1:]
+
+
+def test_without_host_call_only_the_loss_of_each_step_leaves_a_loop(tmp_path, monkeypatch):
+    left = []
+
+    def dispatch(self: TrainingLoop, *arguments: Any) -> Any:
+        outputs = real_dispatch(self, *arguments)
+        left.extend((leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(outputs))
+        return outputs
+
+    real_dispatch = TrainingLoop._dispatch
+    monkeypatch.setattr(TrainingLoop, "_dispatch", dispatch)
+    estimator = make(tmp_path, batch_size=4, iterations_per_loop=5)
+    estimator.train(lambda: dataset(40), max_steps=10)
+    assert left == [((5,), np.float32)] * 2
 
 
 def test_a_loop_of_many_transfers_keeps_few_of_them(tmp_path, monkeypatch):
