@@ -125,7 +125,8 @@ def read_texts(length: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.nda
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     source = np.frombuffer(b"".join(file.read_bytes() for file in files), np.uint8)
     texts = source[: len(source) // (length + 1) * (length + 1)].reshape(-1, length + 1)
-    texts = np.random.default_rng(0).permutation(np.unique(texts, axis=0)).astype(np.int32)
+    _, first = np.unique(texts[:, :-1], axis=0, return_index=True)  # a text is kept once
+    texts = np.random.default_rng(0).permutation(texts[first]).astype(np.int32)
     train, held_out = texts[HELD_OUT:], texts[:HELD_OUT]
     return (train[:, :-1], train[:, 1:]), (held_out[:, :-1], held_out[:, 1:])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import tempfile
 import time
@@ -129,7 +130,26 @@ class TrainWithHooks(Train):
 
 
 class FirstStep(Job):
-    """`Estimator.train` for one step."""
+    """`Estimator.train` to the end of its first step."""
+
+    def __init__(self, task: Task):
+        super().__init__(task, est.RunConfig(iterations_per_loop=task.loop))
+        with contextlib.suppress(_Finished):
+            self.estimator.train(self.train_input, hooks=[_EndAtOnce()], steps=1)
+
+
+class _Finished(Exception):
+    """The step is done. As an error it keeps the run from saving what it has trained."""
+
+
+class _EndAtOnce(est.hooks.Hook):
+    def after_loop(self, view) -> None:
+        len(view.losses)  # waits for them
+        raise _Finished
+
+
+class FirstCheckpoint(Job):
+    """`Estimator.train` for one step, until it is saved."""
 
     def __init__(self, task: Task):
         super().__init__(task, est.RunConfig(iterations_per_loop=task.loop))
