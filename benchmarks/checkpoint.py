@@ -19,8 +19,8 @@ The second question is asked of a process of its own: it trains the same model i
 steps, gets SIGTERM between two looks at its log, and the time until it has exited is measured, its
 last checkpoint written.
 
-The machine should have nothing else to do: a checkpoint is compressed and written by threads that
-compete with the loop for the cores.
+The machine should have nothing else to do: a checkpoint is written by threads that compete with
+the loop for the cores.
 """
 
 from __future__ import annotations
