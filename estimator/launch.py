@@ -9,17 +9,22 @@ kills them; when one fails the others are ended, and the job fails with its exit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import IO
 
-# For the others to end by themselves once one has failed, before they are killed.
+# For the others to end by themselves once one has failed: each learns of it from the job, and a
+# signal in the middle of its last words would cut them off.
+_LAST_WORDS_SECS = 5.0
+# For those that still run then to save and end on SIGTERM, before they are killed.
 _GRACE_SECS = 15.0
 # For the last words of a process that has ended: another one may hold its output open.
 _OUTPUT_SECS = 5.0
@@ -121,7 +126,8 @@ class LocalJob:
 
     def wait(self) -> int:
         """Returns the exit code of the first process that failed, once all have ended; 0 if none
-        did. A failure ends the others: by SIGTERM, and after 15 seconds by SIGKILL."""
+        did. A failure ends the others: they have 5 seconds to end by themselves, with the reason
+        in their own words, then comes SIGTERM, and 15 seconds later SIGKILL."""
         code = 0
         for _ in self._processes:
             self._ended.acquire()
@@ -134,6 +140,7 @@ class LocalJob:
                     file=sys.stderr,
                     flush=True,
                 )
+                self._wait_for_last_words()
                 self._end()
         return code
 
@@ -143,6 +150,12 @@ class LocalJob:
             reader.join(_OUTPUT_SECS)
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _wait_for_last_words(self) -> None:
+        deadline = time.monotonic() + _LAST_WORDS_SECS
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
 
     def _end(self) -> None:
         """Asks those that still run to end, and kills those that do not in time."""
