@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import logging
 import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 
 from etils import epath
@@ -99,8 +99,7 @@ def sole_writer(
     finally:
         done.set()
         renewing.join()
-        if _read(lock) == mine:  # not where somebody has removed it, and others have come
-            lock.unlink(missing_ok=True)
+        _remove(lock, mine)  # not where somebody has removed it, and others have come
 
 
 def keep_renewed(lock: epath.Path, mine: Holder, done: threading.Event) -> None:
@@ -128,20 +127,13 @@ def _make_way(lock: epath.Path, sleep: Callable[[float], None]) -> None:
             "would destroy each other's checkpoints. Wait for it, or use another model_dir. If "
             f"that process is gone, delete {lock}."
         )
-    if _read(lock) != holder:
-        return  # it has been given back
-    aside = lock.parent / f"{lock.name}.{uuid.uuid4().hex}"
-    try:
-        lock.rename(aside)
-    except FileNotFoundError:
-        return  # another process was quicker
-    if _read(aside) != holder:
-        aside.rename(lock)  # quicker still: this one is not the dead one's
-        return
-    aside.unlink()
-    logger.warning(
-        "Process %d on %s, which trained into %s, is dead.", holder.pid, holder.host, lock.parent
-    )
+    if _remove(lock, holder):  # and neither has it been given back nor was another quicker
+        logger.warning(
+            "Process %d on %s, which trained into %s, is dead.",
+            holder.pid,
+            holder.host,
+            lock.parent,
+        )
 
 
 def _is_left(lock: epath.Path, holder: Holder, sleep: Callable[[float], None]) -> bool:
@@ -186,6 +178,29 @@ def _create(lock: epath.Path, holder: Holder) -> bool:
         return False
     lock.write_text(_text(holder))
     return True
+
+
+def _remove(lock: epath.Path, holder: Holder) -> bool:
+    """Removes the lock if it is that of `holder`, and never another's; says whether it did."""
+    if not is_local(lock):
+        if _read(lock) != holder:
+            return False
+        lock.unlink(missing_ok=True)
+        return True
+    try:
+        with open(lock, "r+", encoding="utf-8") as file:
+            # Who removes the file has it open and locked: of all who find its holder dead, the
+            # second sees, when its turn comes, that the file is no longer the one of that name.
+            with contextlib.suppress(OSError):  # a file system without such locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not os.path.samestat(os.fstat(file.fileno()), os.stat(lock)):
+                return False
+            if _read(lock) != holder:
+                return False
+            os.unlink(lock)
+            return True
+    except FileNotFoundError:
+        return False
 
 
 def _clear_drafts(lock: epath.Path) -> None:

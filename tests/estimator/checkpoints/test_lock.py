@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import math
 import os
@@ -188,6 +189,33 @@ def test_of_many_that_start_at_once_over_a_dead_lock_one_gets_in(tmp_path):
     for thread in threads:
         thread.join(60)
     assert sorted(outcomes) == ["in"] + ["refused"] * 7
+    assert names_in(tmp_path) == []
+
+
+def test_the_slower_of_two_that_find_a_holder_dead_leaves_the_lock_of_the_quicker(
+    tmp_path, monkeypatch
+):
+    leave_lock(tmp_path, pid=dead_process())
+
+    def waits_for_the_quicker(file, how):
+        (tmp_path / "writer.lock").unlink()
+        leave_lock(tmp_path, host="quicker")
+
+    monkeypatch.setattr(fcntl, "flock", waits_for_the_quicker)
+    with pytest.raises(est.WriterConflictError, match="on quicker"):
+        sole_writer(tmp_path).__enter__()
+    assert json.loads((tmp_path / "writer.lock").read_text())["host"] == "quicker"
+    assert names_in(tmp_path) == ["writer.lock"]
+
+
+def test_a_lock_is_taken_over_on_a_file_system_that_locks_no_files(tmp_path, monkeypatch):
+    def not_here(file, how):
+        raise OSError("Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", not_here)
+    leave_lock(tmp_path, pid=dead_process())
+    with sole_writer(tmp_path) as hook:
+        assert json.loads((tmp_path / "writer.lock").read_text())["nonce"] == hook.holder.nonce
     assert names_in(tmp_path) == []
 
 
