@@ -15,7 +15,7 @@ from etils import epath
 from estimator import checkpoints, evaluation, exporting, prediction, training, training_end
 from estimator.config import RunConfig
 from estimator.device_tables import DeviceTables
-from estimator.export import ServingInput
+from estimator.export import ServingInput, require_flatbuffers
 from estimator.feeding import check_features
 from estimator.hosts import Hosts
 from estimator.job import Job
@@ -401,6 +401,7 @@ class Estimator:
           FileNotFoundError: there is no checkpoint.
           ImportError, TypeError, ValueError, OSError: see `export.write`.
         """
+        require_flatbuffers()
         if not isinstance(serving_input, ServingInput):
             raise TypeError(
                 f"serving_input must come from est.export.serving_input(features), got "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from estimator.steps import Frozen
 from estimator.watchdog import Doing
 from hooks import Hook, HookContext, HookSequence, LoopView
 from input_pipeline import ClosableQueue
+
+logger = logging.getLogger(__name__)
 
 _DISPATCHES_AHEAD = 2
 
@@ -57,6 +60,11 @@ def predict(
         )
         spec = batch_spec(job, source, mode)
         if spec is None:
+            logger.warning(
+                "input_fn produced no batches, so there are no predictions. An input that drops "
+                "its remainder has none if there are fewer examples than batch_size=%d.",
+                batch_size,
+            )
             return
         frozen, outline = job.frozen(mode, spec, find_checkpoint())
         columns = job.hosts.gather("columns on the host", source.host_column_names)

@@ -161,15 +161,3 @@ def predict_step(
         return carry + 1, Outputs(predictions)
 
     return step
-
-
-@jax.jit
-def all_finite(tree: Any) -> jax.Array:
-    """Returns whether every floating point number in `tree` is finite, a bool scalar."""
-    return jnp.array(
-        [
-            jnp.isfinite(leaf).all()
-            for leaf in jax.tree.leaves(tree)
-            if jnp.issubdtype(leaf.dtype, jnp.inexact)
-        ]
-    ).all()

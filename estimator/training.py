@@ -5,8 +5,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import functools
+import importlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +16,7 @@ import numpy as np
 from etils import epath
 
 from estimator import checkpoints, training_end
+from estimator.bad_variables import first_bad_variable
 from estimator.errors import Rendezvous
 from estimator.feeding import AnyInfeed, batch_spec, start_infeed
 from estimator.histograms import read_due
@@ -27,7 +30,7 @@ from estimator.programs import Initializer
 from estimator.resuming import resumed_input
 from estimator.spec import HostFunction, ModeKeys
 from estimator.state import TrainState
-from estimator.steps import Outputs, all_finite
+from estimator.steps import Outputs
 from estimator.train_hooks import with_default_hooks
 from estimator.train_step import TrainOutputs
 from estimator.watchdog import Doing, Watchdog
@@ -61,16 +64,18 @@ def train(
         training_end.clear(job.model_dir)
     with job.hosts.together(), contextlib.ExitStack() as stack:
         notices = stack.enter_context(job.stop_notices())
-        source = resumed_input(job, input_fn, batch_size, checkpoint, notices, stack)
-        spec = batch_spec(job, source, mode)
-        assert spec is not None
-        initializer = job.programs.initializer(mode, spec)
-        outline = initializer.outline
-        if checkpoint is None:
-            state = _first_state(initializer, job.config.seed, warm_start)
-        else:
-            state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
-            logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
+        # What saves is slow to import, and a compilation leaves the interpreter idle.
+        with _importing("orbax.checkpoint"):
+            source = resumed_input(job, input_fn, batch_size, checkpoint, notices, stack)
+            spec = batch_spec(job, source, mode)
+            assert spec is not None
+            initializer = job.programs.initializer(mode, spec)
+            outline = initializer.outline
+            if checkpoint is None:
+                state = _first_state(initializer, job.config.seed, warm_start)
+            else:
+                state = checkpoints.restore_train_state(checkpoint, initializer.abstract)
+                logger.info("Training goes on at step %d, from %s.", first_step, checkpoint)
         loop = TrainingLoop(job, state, first_step, last_step)
         all_hooks = stack.enter_context(
             with_default_hooks(
@@ -105,6 +110,15 @@ def train(
     stopped_by = loop.stopped_by or job.agreed_notice(notices)
     if stopped_by is not None:
         raise stop_error(stopped_by, loop.step, checkpoints.latest(job.model_dir))
+
+
+@contextlib.contextmanager
+def _importing(module: str) -> Iterator[None]:
+    """Imports a module beside what is done meanwhile; it is there when this is left."""
+    with ThreadPoolExecutor(1, thread_name_prefix="import") as thread:
+        imported = thread.submit(importlib.import_module, module)
+        yield
+    imported.result()
 
 
 def _first_state(
@@ -242,9 +256,9 @@ class TrainingLoop:
             hosts.agree(f"view.state() at step {step}")
             return jax.tree.map(jax.numpy.copy, state)
 
-        def read_params_finite() -> bool:
-            hosts.agree(f"view.params_finite at step {step}")
-            return bool(all_finite(state.params))
+        def read_bad_variable() -> str | None:
+            hosts.agree(f"view.bad_variable at step {step}")
+            return first_bad_variable(state)
 
         every_step = [(part.outputs, part.steps) for part in parts]
         return LoopView(
@@ -259,7 +273,7 @@ class TrainingLoop:
             read_losses=functools.cache(lambda: _joined([(o.loss, n) for o, n in every_step])),
             read_metrics=functools.cache(lambda: _joined_metrics(every_step)),
             read_state=read_state,
-            read_params_finite=read_params_finite,
+            read_bad_variable=read_bad_variable,
             read_histograms=functools.cache(
                 lambda: read_due(before, every_step, self._histograms_every, state.params)
             ),

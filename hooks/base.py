@@ -149,7 +149,7 @@ class LoopView:
     read_losses: Callable[[], np.ndarray]
     read_metrics: Callable[[], Mapping[str, np.ndarray]]
     read_state: Callable[[], Any]
-    read_params_finite: Callable[[], bool] = lambda: True
+    read_bad_variable: Callable[[], str | None] = lambda: None
     read_histograms: Callable[[], Mapping[int, Mapping[str, Histogram]]] = dict
     trace_step: Callable[[int], Any] | None = None
 
@@ -179,10 +179,11 @@ class LoopView:
         return self.read_histograms()
 
     @property
-    def params_finite(self) -> bool:
-        """Whether every parameter is a finite number after the loop. Train mode only; judged on
-        the devices. Like `state`, to be read before the next loop."""
-        return self.read_params_finite()
+    def bad_variable(self) -> str | None:
+        """The name of a variable that is no longer a number after the loop, or None: a parameter
+        that is NaN or infinite, or a NaN in the model's other variables or the optimizer's state.
+        Train mode only; judged on the devices. Like `state`, to be read before the next loop."""
+        return self.read_bad_variable()
 
     def state(self) -> Any:
         """Returns a copy of the train state after the loop that outlives the next loop."""

@@ -13,26 +13,31 @@ logger = logging.getLogger(__name__)
 
 
 class NanLossError(FloatingPointError):
-    """The loss, or a parameter, became NaN or infinite.
+    """The loss, or a variable of the state, became NaN or infinite.
 
     Attributes:
       step: the first global step with such a loss; the step of the checkpoint that was due if
-        the loss is finite and the parameters are not.
+        the loss is finite and a variable is not.
       loss: the loss at that step.
+      variable: the variable's name, such as `params/Dense_0/kernel`; None if it is the loss.
       report: with `RunConfig(debug_nans=True)` an `est.debug.TensorReport` of that step, else
         None.
     """
 
-    def __init__(self, step: int, loss: float, report: Any = None):
-        super().__init__(step, loss)
+    def __init__(self, step: int, loss: float, variable: str | None = None, report: Any = None):
+        super().__init__(step, loss, variable)
         self.step = step
         self.loss = loss
+        self.variable = variable
         self.report = report
 
     def __str__(self) -> str:
         what = f"The loss is {self.loss} at step {self.step}"
-        if np.isfinite(self.loss):
-            what = f"Parameters are not finite after step {self.step}, whose loss is {self.loss}"
+        if self.variable is not None:
+            what = (
+                f"The variable {self.variable} is no longer a number after step {self.step}, whose "
+                f"loss is {self.loss}"
+            )
         if self.report is not None:
             return f"{what}. {self.report.verdict}"
         return (
@@ -47,8 +52,9 @@ class NanHook(Hook):
     The device is never made to wait: after each loop the losses of the loop *before* it are
     judged, which are ready or nearly so, while the present one runs. So a run ends one loop
     late, always, and on all hosts alike. Before a checkpoint is written, and at the end,
-    everything is judged that has run, the parameters too, since a loss does not show what the
-    update after it did: no checkpoint has a bad loss behind it, or bad parameters in it.
+    everything is judged that has run, the state too, since a loss does not show what the update
+    after it did: no checkpoint has a bad loss behind it, or in it a parameter that is not finite
+    or a NaN among the model's other variables and the optimizer's state.
 
     Args:
       fail_on_nan: raise `NanLossError`. If False, the run stops without an error, a warning
@@ -70,9 +76,9 @@ class NanHook(Hook):
 
     def before_save(self, view: LoopView) -> str | None:
         self._judge_all(view)
-        if self._found is None and not view.params_finite:
+        if self._found is None and (variable := view.bad_variable) is not None:
             losses = view.losses
-            self._find(view, view.step, float(losses[-1]) if losses.size else 0.0)
+            self._find(view, view.step, float(losses[-1]) if losses.size else np.nan, variable)
         return self._reason()
 
     def end(self, view: LoopView) -> None:
@@ -102,8 +108,8 @@ class NanHook(Hook):
         first = int(bad[0])
         self._find(view, view.before + 1 + first, float(losses[first]))
 
-    def _find(self, view: LoopView, step: int, loss: float) -> None:
-        self._found = error = NanLossError(step, loss)
+    def _find(self, view: LoopView, step: int, loss: float, variable: str | None = None) -> None:
+        self._found = error = NanLossError(step, loss, variable)
         if view.trace_step is not None and step > view.before:
             try:
                 error.report = view.trace_step(step)

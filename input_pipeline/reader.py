@@ -141,7 +141,7 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def _calls_functions(iterator: Iterator[Any]) -> bool:
     """Says whether the iterator is one of Python's own that end where a function raises."""
-    return type(iterator) in (map, filter) or type(iterator).__module__ == "itertools"
+    return type(iterator) in (map, filter, zip) or type(iterator).__module__ == "itertools"
 
 
 def _first_frame_is_a_function(stop: StopIteration) -> bool:

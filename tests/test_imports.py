@@ -30,6 +30,7 @@ ESTIMATOR_LAYERS = [
         "model",
         "metrics",
         "histograms",
+        "bad_variables",
         "errors",
         "state",
         "outline",

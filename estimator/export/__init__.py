@@ -11,6 +11,7 @@ from estimator.export.outputs import ClassificationOutput as ClassificationOutpu
 from estimator.export.outputs import ExportOutput as ExportOutput
 from estimator.export.outputs import PredictOutput as PredictOutput
 from estimator.export.outputs import RegressionOutput as RegressionOutput
+from estimator.export.packages import require_flatbuffers as require_flatbuffers
 from estimator.export.serving_input import ServingInput as ServingInput
 from estimator.export.serving_input import serving_input as serving_input
 from estimator.export.tensor_spec import TensorSpec as TensorSpec

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from estimator.export.manifest import ASSETS_DIR, MANIFEST_FILE, Manifest
+from estimator.export.packages import require_flatbuffers
 from estimator.export.serving_input import ServingInput
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,10 @@ class Exporter:
       name: of its folder, `<model_dir>/export/<name>`; unlike those of other exporters.
       assets_extra: as in `Estimator.export_saved_model`.
       exports_to_keep: newest exports to keep in the folder; None keeps all.
+
+    Raises:
+      ImportError: the package  is missing: said here, and not after the training.
+      TypeError, ValueError: an argument is none of the above.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class Exporter:
         assets_extra: Mapping[str, str | os.PathLike[str]] | None = None,
         exports_to_keep: int | None = None,
     ):
+        require_flatbuffers()
         if not isinstance(serving_input, ServingInput):
             raise TypeError(
                 f"serving_input must come from est.export.serving_input(features), got "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import importlib.util
 import os
 import shutil
 import time
@@ -25,6 +24,7 @@ from estimator.export.manifest import (
     SignatureSpec,
     installed_versions,
 )
+from estimator.export.packages import require_flatbuffers
 from estimator.export.programs import Program, ServingFn, lower
 from estimator.export.serving_input import ServingInput
 from estimator.export.variables import HostVariables
@@ -77,7 +77,7 @@ def write(
             f"write was called in process {jax.process_index()} of {jax.process_count()}, and an "
             "export is written by process 0. Call it there only: if jax.process_index() == 0."
         )
-    _require_flatbuffers()
+    require_flatbuffers()
     _check_platforms(platforms)
     assets = _checked_assets(assets_extra or {})
     if "://" in os.fspath(base_dir):
@@ -102,14 +102,6 @@ def write(
             signatures=signatures,
         ).write(staging)
         return _publish(staging, base, int(now))
-
-
-def _require_flatbuffers() -> None:
-    if importlib.util.find_spec("flatbuffers") is None:
-        raise ImportError(
-            "Exporting a model needs the package 'flatbuffers', which jax.export serialises with "
-            "and plain jax does not bring. Install it: pip install flatbuffers"
-        )
 
 
 def _check_platforms(platforms: Sequence[str]) -> None:

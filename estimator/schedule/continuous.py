@@ -37,7 +37,8 @@ def evaluate_continuously(
     `Estimator.train` and `train_and_evaluate` do when they return), and every checkpoint is
     evaluated; or when there was no new checkpoint for `idle_timeout_secs`, since a process that
     was killed leaves no word. A process that is started when all is done evaluates the newest
-    checkpoint again.
+    checkpoint again. Where training had ended once and is to go on, start it before this: its
+    first act is to take back its word.
 
     Args:
       estimator: with the model_dir that is trained in, and `eval_batch_size`.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -11,6 +13,9 @@ import numpy as np
 from input_pipeline.dataset import Dataset
 from input_pipeline.iterables import IterableReader
 from input_pipeline.reader import BatchReader
+from input_pipeline.source import Position
+
+logger = logging.getLogger(__name__)
 
 
 def adapt(data: Any, batch_size: int) -> BatchReader | Dataset | None:
@@ -35,6 +40,7 @@ def adapt(data: Any, batch_size: int) -> BatchReader | Dataset | None:
             with contextlib.suppress(TypeError):  # a sampler need not have a length
                 length = len(data)
         return TorchReader(
+            data,
             lambda: iter(data) if data.persistent_workers else _ClosableIterator(iter(data)),
             batch_size=batch_size,
             length=length,
@@ -54,7 +60,25 @@ def adapt(data: Any, batch_size: int) -> BatchReader | Dataset | None:
 
 
 class TorchReader(IterableReader):
-    """Reads a DataLoader."""
+    """Reads a DataLoader.
+
+    Args:
+      loader: that is read.
+      open_batches, options: as of an `IterableReader`.
+    """
+
+    def __init__(self, loader: Any, open_batches: Callable[[], Iterator[Any]], **options: Any):
+        super().__init__(open_batches, **options)
+        self._loader = loader
+
+    def seek(self, position: Position) -> None:
+        super().seek(position)
+        if position["batches"] > 0 and _has_an_order_of_its_own(self._loader):
+            logger.warning(
+                "The DataLoader shuffles without a seed, so its order is another than before: some "
+                "examples come again and others not at all. Give it generator=torch.Generator()"
+                ".manual_seed(...)."
+            )
 
     def next(self) -> tuple[Any] | None:
         element = super().next()
@@ -85,6 +109,16 @@ class _ClosableIterator:
         shutdown = getattr(self._iterator, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()
+
+
+def _has_an_order_of_its_own(loader: Any) -> bool:
+    from torch.utils import data as torch_data
+
+    samplers = (loader.sampler, getattr(loader.batch_sampler, "sampler", None))
+    return any(
+        isinstance(sampler, torch_data.RandomSampler) and sampler.generator is None
+        for sampler in samplers
+    )
 
 
 def to_numpy(tree: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import flax.linen as nn
@@ -253,3 +254,10 @@ def test_the_manifest_says_what_is_served(exported):
 
     for word in ("serving_default", "probs", "class", "float32", "int32", "cpu", "cuda", "tpu"):
         assert word in said
+
+
+def test_a_missing_flatbuffers_is_said_before_anything_else(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    inputs = est.export.serving_input({"x": X[:1]})
+    with pytest.raises(ImportError, match="pip install flatbuffers"):
+        estimator(tmp_path).export_saved_model(tmp_path / "exports", inputs)

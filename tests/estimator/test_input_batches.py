@@ -369,6 +369,8 @@ STOPPING = {
     "islice of map": lambda: itertools.islice(map(_stops_at_two, range(5)), 5),
     "map of map": lambda: map(lambda x: x, map(_stops_at_two, range(5))),
     "starmap": lambda: itertools.starmap(_stops_at_two, [(i,) for i in range(5)]),
+    "zip": lambda: zip(map(_stops_at_two, range(5)), _five(), strict=False),
+    "zip, the second": lambda: zip(_five(), map(_stops_at_two, range(5)), strict=False),
 }
 
 
@@ -396,10 +398,22 @@ def test_a_stop_iteration_of_the_users_function_is_an_error(tmp_path, form, call
         lambda: itertools.islice(map(lambda x: x, _five()), 10),
         lambda: itertools.chain(_five()),
         lambda: map(lambda x: x, Countdown()),
+        lambda: zip(Countdown(), map(lambda x: x, _five()), strict=True),
+        lambda: zip(Countdown(), itertools.repeat(floats(1)), strict=False),
         lambda: Countdown(),
         lambda: itertools.islice(Countdown(), 10),
     ],
-    ids=["map", "filter", "islice", "chain", "map of a class", "class", "islice of a class"],
+    ids=[
+        "map",
+        "filter",
+        "islice",
+        "chain",
+        "map of a class",
+        "zip",
+        "zip that the shortest ends",
+        "class",
+        "islice of a class",
+    ],
 )
 def test_iterators_that_end_by_themselves_are_read_to_the_end(tmp_path, form):
     results = list(estimator(Summing(), tmp_path, batch_size=1).predict(form))

@@ -258,3 +258,23 @@ def test_an_error_in_a_worker_process_of_torch_arrives_and_no_process_is_left(mo
         warnings.simplefilter("ignore")
         list(echo_estimator(model_dir, 2, 1).predict(input_fn))
     assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_a_resume_in_an_order_that_torch_draws_anew_is_warned_of(tmp_path, caplog, is_seeded):
+    torch = pytest.importorskip("torch")
+
+    def input_fn(params):
+        generator = torch.Generator().manual_seed(7) if is_seeded else None
+        return torch.utils.data.DataLoader(
+            Examples(20, None, None),
+            batch_size=params["batch_size"],
+            shuffle=True,
+            collate_fn=tensors_of,
+            generator=generator,
+        )
+
+    trainer(tmp_path, None).train(input_fn, steps=2)
+    assert "without a seed" not in caplog.text  # nothing was resumed yet
+    trainer(tmp_path, None).train(input_fn, steps=2)
+    assert ("without a seed" in caplog.text) == (not is_seeded)

@@ -75,6 +75,31 @@ def test_the_first_failure_ends_the_others_and_is_the_exit_code(tmp_path):
     assert not pid.exists() or is_gone(int(pid.read_text()))
 
 
+def test_what_the_others_say_after_a_failure_is_heard_to_the_end(tmp_path):
+    script = """
+pid = pathlib.Path("pid")
+if index == 0:
+    pathlib.Path("new").write_text(str(os.getpid()))
+    os.rename("new", pid)
+    sys.exit(7)
+while not pid.exists():
+    pass
+try:
+    while True:  # until the launcher has seen the end of process 0
+        os.kill(int(pid.read_text()), 0)
+except ProcessLookupError:
+    pass
+for number in range(100):
+    print("line", number, flush=True)
+sys.exit(3)
+"""
+    code, lines = ended(launcher(script, tmp_path))
+    assert code == 7
+    assert [line for line in lines if line.startswith("[1]")] == [
+        f"[1] line {number}" for number in range(100)
+    ]
+
+
 def test_an_end_by_a_signal_is_given_as_shells_do(tmp_path):
     script = "if index == 0: os.kill(os.getpid(), signal.SIGKILL)\n" + WAIT
     code, _ = ended(launcher(script, tmp_path))

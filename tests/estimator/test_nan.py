@@ -69,10 +69,68 @@ def test_parameters_that_became_nan_under_a_good_loss_are_not_saved_either(tmp_p
         return est.EstimatorSpec(mode, loss=loss, optimizer=optax.sgd(0.01))
 
     estimator = make(tmp_path, model_fn)
-    with pytest.raises(est.NanLossError):
+    with pytest.raises(est.NanLossError, match="params/Dense_0/kernel is no longer a number"):
         estimator.train(lambda: dataset(20).repeat(), max_steps=100)
     assert fakes.latest_step(estimator) == 5
     assert all(np.isfinite(value).all() for value in fakes.saved_variables(estimator).values())
+
+
+class Remembers(nn.Module):
+    """Keeps a running value that training never reads: its loss cannot show what became of it."""
+
+    value: float
+
+    @nn.compact
+    def __call__(self, x, step):
+        memory = self.variable("statistics", "memory", jnp.zeros, ())
+        if not self.is_initializing():
+            memory.value = jnp.where(step >= 7, self.value, memory.value)
+        return nn.Dense(1)(x)[:, 0]
+
+
+def remembering(value):
+    def model_fn(features, labels, mode, context):
+        logits = Remembers(value)(features["x"], context.step)
+        return est.EstimatorSpec(
+            mode, loss=jnp.mean((logits - labels) ** 2), optimizer=optax.sgd(0.01)
+        )
+
+    return model_fn
+
+
+def test_another_variable_that_became_nan_under_a_good_loss_is_not_saved_either(tmp_path):
+    estimator = make(tmp_path, remembering(jnp.nan))
+    with pytest.raises(
+        est.NanLossError, match="statistics/Remembers_0/memory is no longer"
+    ) as caught:
+        estimator.train(lambda: dataset(20).repeat(), max_steps=100)
+    assert caught.value.variable == "statistics/Remembers_0/memory"
+    assert np.isfinite(caught.value.loss)
+    assert fakes.latest_step(estimator) == 5
+
+
+def test_a_variable_that_is_infinite_by_intention_is_saved(tmp_path):
+    estimator = make(tmp_path, remembering(jnp.inf))
+    estimator.train(lambda: dataset(20).repeat(), max_steps=10)
+    assert fakes.latest_step(estimator) == 10
+
+
+def test_an_optimizer_that_keeps_a_nan_is_not_saved(tmp_path):
+    def poison(updates, state, params=None):
+        count = state + 1
+        return updates, jnp.where(count >= 7, jnp.nan, count)
+
+    memory = optax.GradientTransformation(lambda params: jnp.zeros(()), poison)
+
+    def model_fn(features, labels, mode, params, context):
+        spec = mlp(features, labels, mode, params, context)
+        optimizer = optax.chain(memory, optax.sgd(0.05))
+        return est.EstimatorSpec(mode, loss=spec.loss, optimizer=optimizer)
+
+    estimator = make(tmp_path, model_fn)
+    with pytest.raises(est.NanLossError, match="opt_state/0 is no longer a number"):
+        estimator.train(lambda: dataset(20).repeat(), max_steps=100)
+    assert fakes.latest_step(estimator) == 5
 
 
 def test_an_infinite_loss_raises_too(tmp_path):

@@ -153,6 +153,16 @@ def test_an_input_without_rows_yields_nothing(tmp_path, empty):
     assert list(predictor(echo, tmp_path).predict(empty)) == []
 
 
+def test_an_input_that_drops_its_only_batch_yields_nothing_and_says_so(tmp_path, caplog):
+    def input_fn(params):
+        dataset = est.input_pipeline.Dataset.from_arrays(numbered(1))
+        return dataset.batch(params["batch_size"], drop_remainder=True)
+
+    assert list(predictor(echo, tmp_path).predict(input_fn)) == []
+    assert "input_fn produced no batches" in caplog.text
+    assert "drops its remainder" in caplog.text
+
+
 # What is yielded
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_an_export_has_the_numbers_of_its_evaluation_beside_it(offer):
 
     numbers = json.loads((Path(path) / "assets.extra" / "metrics.json").read_text())
     assert numbers == {"loss": 0.5, "global_step": 10, "accuracy": 0.75}
+
+
+@pytest.mark.parametrize("exporter", [LatestExporter, BestExporter, FinalExporter])
+def test_a_missing_flatbuffers_is_said_before_the_training(exporter, monkeypatch):
+    monkeypatch.setitem(sys.modules, "flatbuffers", None)
+    with pytest.raises(ImportError, match="pip install flatbuffers"):
+        exporter(SERVING_INPUT)
 
 
 def test_assets_go_into_every_export(offer, tmp_path):
