@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 LIMIT_SECS = 240
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,9 +48,8 @@ def run_job(
         *options,
         *(str(Path(__file__).parent / script), str(results_dir), *map(str, arguments)),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     job = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     try:
         output, _ = job.communicate(timeout=LIMIT_SECS)
@@ -60,3 +61,35 @@ def run_job(
     paths = [results_dir / f"{index}.json" for index in range(processes)]
     results = [json.loads(path.read_text()) if path.exists() else None for path in paths]
     return Ended(code=job.returncode, output=output, results=results)
+
+
+def run_apart(
+    script: str, *arguments: Any, processes: int, results_dir: Path
+) -> list[tuple[int, str]]:
+    """Runs a script of this folder as processes that no launcher watches, as those on machines of
+    their own; returns the exit code and the output of each."""
+    results_dir.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    started = [
+        subprocess.Popen(
+            [sys.executable, Path(__file__).parent / script, results_dir, *map(str, arguments)],
+            env={
+                **ENVIRONMENT,
+                "JAX_COORDINATOR_ADDRESS": address,
+                "JAX_NUM_PROCESSES": str(processes),
+                "JAX_PROCESS_ID": str(index),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(processes)
+    ]
+    try:
+        outputs = [process.communicate(timeout=LIMIT_SECS)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    return [(process.wait(), output) for process, output in zip(started, outputs, strict=True)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 
 import numpy as np
 import pytest
 
 import estimator as est
 from tests.fakes import config, dataset, mlp
-from tests.multihost.jobs import Ended, run_job
+from tests.multihost.jobs import Ended, run_apart, run_job
 from tests.multihost.troubled import STEPS, Losses
 
 PROCESSES = 2
@@ -56,12 +57,22 @@ def test_a_hook_that_asks_to_stop_on_one_process_stops_all_at_its_step(tmp_path)
         assert list(map(int, seen)) == list(range(1, 8))
 
 
-def test_what_needs_all_processes_is_refused_on_one_and_both_places_are_named(tmp_path):
-    job = job_with("reads_state_on_process_0", tmp_path)
+@pytest.mark.parametrize(
+    ("trouble", "place"),
+    [
+        ("reads_state_on_process_0", "view.state() at step 7"),
+        ("evaluates_on_process_0", "the input is open"),
+        ("exports_on_process_0", "export of 5"),
+    ],
+)
+def test_what_needs_all_processes_is_refused_on_one_and_both_places_are_named(
+    trouble, place, tmp_path
+):
+    job = job_with(trouble, tmp_path)
     assert job.code == 1
     for index in range(PROCESSES):
         own = of_process(index, job.output)
-        assert "process 0 is at 'view.state() at step 7'" in own
+        assert f"process 0 is at '{place}" in own
         assert "process 1 is at '" in own
 
 
@@ -108,6 +119,21 @@ def test_a_killed_process_is_named_and_the_job_restarted_from_the_last_checkpoin
         assert list(map(int, seen)) in [list(range(first, STEPS + 1)) for first in first_steps]
         for step, loss in seen.items():
             np.testing.assert_allclose(loss, expected[int(step)], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("trouble", "killed"), [("is_killed", 1), ("is_killed_as_process_0", 0)])
+def test_without_a_launcher_the_death_of_a_process_ends_the_other_in_words(
+    trouble, killed, tmp_path
+):
+    ended = run_apart(
+        "troubled.py", tmp_path / "model", trouble, processes=2, results_dir=tmp_path / "results"
+    )
+    assert ended[killed][0] == -signal.SIGKILL
+    code, output = ended[1 - killed]
+    assert code not in (0, None), output  # JAX aborts a process that lost its coordinator
+    assert f"Process {1 - killed} of 2 has lost the connection to process {killed}" in output
+    assert est.checkpoints.latest(tmp_path / "model").name == "5"
+    assert list(losses_of(tmp_path / "model")) == list(range(6, STEPS + 1))
 
 
 def test_a_notice_to_one_process_saves_and_ends_all_and_another_number_goes_on(tmp_path):

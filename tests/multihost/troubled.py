@@ -25,9 +25,10 @@ TROUBLED_STEP = 7
 class Trouble(est.hooks.Hook):
     """Does what its method is named by, behind the loop that ends at the troubled step."""
 
-    def __init__(self, does: str, marker: Path):
+    def __init__(self, does: str, marker: Path, model: est.Estimator):
         self._do = getattr(self, does, lambda view: None)
         self._marker = marker
+        self._model = model
 
     def next_step(self, step):
         return TROUBLED_STEP if step < TROUBLED_STEP else None
@@ -45,6 +46,19 @@ class Trouble(est.hooks.Hook):
     def reads_state_on_process_0(self, view):
         if jax.process_index() == 0:
             view.state()
+
+    def evaluates_on_process_0(self, view):
+        if jax.process_index() == 0:
+            self._model.evaluate(lambda: dataset(8), steps=1)
+
+    def exports_on_process_0(self, view):
+        if jax.process_index() == 0:
+            inputs = est.export.serving_input(next(batches(1, 1))[0])
+            self._model.export_saved_model(self._marker.parent / "exports", inputs)
+
+    def is_killed_as_process_0(self, view):
+        if jax.process_index() == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def is_killed(self, view):
         if jax.process_index() == 1 and not self._marker.exists():
@@ -105,12 +119,13 @@ def main(results_dir: str, model_dir: str, trouble: str) -> None:
             watchdog_secs=5 if trouble == "input_sticks" else None,
         ),
         train_batch_size=8,
+        eval_batch_size=8,
     )
     marker = Path(results_dir) / "marker"
     if trouble == "is_killed_in_a_save":
-        hook = Trouble("is_killed", marker)
+        hook = Trouble("is_killed", marker, model)
     else:
-        hook = TroubleBehindACheckpoint(trouble, marker)
+        hook = TroubleBehindACheckpoint(trouble, marker, model)
     model.train(input_fn, max_steps=STEPS, hooks=[losses, hook])
     (Path(results_dir) / f"{index}.json").write_text(json.dumps(losses.of_step))
 
